@@ -1,0 +1,43 @@
+"""FedAvg: devices train the global model for a few steps, the server averages them by samples.
+
+The personal model is the global one after ``tune_steps`` more steps on the device's own data.
+
+Brendan McMahan, Eider Moore, Daniel Ramage, Seth Hampson, Blaise Agüera y Arcas: Communication-Efficient Learning of Deep
+Networks from Decentralized Data, AISTATS 2017.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from palmette.protocol import Algorithm, Ask, Device, Node, Server, State
+from palmette.settings import BatchSize, Count, Positive, settings
+
+
+@settings
+class FedAvg(Algorithm):
+    """Federated averaging without tiers; its PM is the fine-tuned global model."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks (AISTATS 2017)"
+    flat: ClassVar[bool] = True
+
+    local_steps: Count = 20
+    alpha: Positive | dict[str, Positive] = 0.05
+    tune_steps: Count = 20
+    batch_size: BatchSize = 20
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        """Train the global model on the device's own data."""
+        return node.descend(message, steps=self.local_steps, lr=node.own(self.alpha, message)), state
+
+    def server(self, node: Node, state: State) -> Server:
+        """Average what comes back, by samples."""
+        replies = yield Ask(state["model"], reduce="samples", otherwise=state["model"])
+        return {"model": replies.rows}
+
+    def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
+        """Fine-tune the global model."""
+        return node.descend(parent, steps=self.tune_steps, lr=node.own(self.alpha, parent))

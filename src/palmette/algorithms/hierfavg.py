@@ -1,0 +1,84 @@
+"""HierFAVG: averaging in every team many times, across teams once in a while.
+
+With ``weights="equal"`` it is h-SGD. With ``global_every=0`` teams are never averaged: each runs FedAvg by itself. On deeper
+trees every inner tier averages ``team_steps`` times (a list gives each tier its own number, lowest first).
+
+Lumin Liu, Jun Zhang, S. H. Song, Khaled B. Letaief: Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from palmette.errors import BadInput
+from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State
+from palmette.settings import BatchSize, Count, Positive, settings
+from palmette.tree import Tree
+
+
+@settings
+class HierFAVG(Algorithm):
+    """Hierarchical federated averaging; its TM is the team's average, its PM that model fine-tuned."""
+
+    name: ClassVar[str] = "hierfavg"
+    paper: ClassVar[str] = "Liu, Zhang, Song, Letaief: Client-Edge-Cloud Hierarchical Federated Learning (ICC 2020)"
+
+    local_steps: Count = 20  # kappa_1
+    team_steps: Count | tuple[Count, ...] = 10  # kappa_2
+    global_every: Annotated[int, Field(ge=0)] = 1  # rounds between averages across teams; 0 for never
+    alpha: Positive | dict[str, Positive] = 0.05
+    tune_steps: Count = 20
+    weights: Literal["samples", "equal"] = "samples"
+    batch_size: BatchSize = 20
+
+    @property
+    def models(self) -> tuple[ModelKind, ...]:
+        """There is no global model when teams are never averaged."""
+        return ("PM", "TM", "GM") if self.global_every else ("PM", "TM")
+
+    def check(self, tree: Tree) -> None:
+        """Refuse trees without teams and lists that do not fit."""
+        inner = tree.top - 1
+        if inner < 1:
+            raise BadInput(f"hierfavg needs teams between devices and server; this tree ({tree}) has none")
+        if isinstance(self.team_steps, tuple) and len(self.team_steps) != inner:
+            raise BadInput(
+                f"team_steps has {len(self.team_steps)} entries but the tree ({tree}) has {inner} inner tiers"
+            )
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Teams and server keep their model."""
+        return {"model": initial} if tier > 0 else {}
+
+    @property
+    def _reduce(self) -> Reduce:
+        return "samples" if self.weights == "samples" else "mean"
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        """Train the team's model on the device's own data."""
+        return node.descend(message, steps=self.local_steps, lr=node.own(self.alpha, message)), state
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        """Average the children several times, from the parent's model or, where none came, from one's own."""
+        w = state["model"] if message is None else message
+        steps = self.team_steps if isinstance(self.team_steps, int) else self.team_steps[node.tier - 1]
+        for _ in range(steps):
+            replies = yield Ask(w, reduce=self._reduce, otherwise=w)
+            w = replies.rows
+        ends = self.global_every and (node.round + 1) % self.global_every == 0
+        return w if ends or node.tier < node.tree.top - 1 else None, {"model": w}
+
+    def server(self, node: Node, state: State) -> Server:
+        """Send out the global model after it changed, and average at the rounds set."""
+        x = state["model"]
+        begins = node.round == 0 or (self.global_every and node.round % self.global_every == 0)
+        ends = self.global_every and (node.round + 1) % self.global_every == 0
+        replies = yield Ask(x if begins else None, reduce=self._reduce, otherwise=x)
+        return {"model": replies.rows if ends else x}
+
+    def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
+        """Fine-tune the team's model."""
+        return node.descend(parent, steps=self.tune_steps, lr=node.own(self.alpha, parent))

@@ -1,0 +1,43 @@
+"""Local training: every device by itself, no communication at all. The measure of what federation is worth."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State
+from palmette.settings import BatchSize, Count, Positive, settings
+from palmette.tree import Tree
+
+
+@settings
+class Local(Algorithm):
+    """Each device trains its own model from the common start."""
+
+    name: ClassVar[str] = "local"
+    paper: ClassVar[str] = "the baseline every paper compares with"
+    flat: ClassVar[bool] = True
+
+    local_steps: Count = 20  # in every round
+    alpha: Positive | dict[str, Positive] = 0.05
+    batch_size: BatchSize = 20
+
+    @property
+    def models(self) -> tuple[ModelKind, ...]:
+        """Only devices have models."""
+        return ("PM",)
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Devices keep their model; the server's never changes."""
+        return {"model": initial}
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[None, State]:
+        """Go on training where the device left off."""
+        model = state["model"]
+        return None, {"model": node.descend(model, steps=self.local_steps, lr=node.own(self.alpha, model))}
+
+    def server(self, node: Node, state: State) -> Server:
+        """Let the devices work; nothing is sent."""
+        yield Ask(None)
+        return state

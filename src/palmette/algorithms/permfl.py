@@ -1,0 +1,132 @@
+"""PerMFL: personalized models on a tree, each pulled towards the model above it.
+
+It minimises, over one model per device (theta_ij), per team (w_i) and for everybody (x),
+
+    mean_i mean_j [ f_ij(theta_ij) + lam/2 |theta_ij - w_i|^2 ]  +  mean_i gamma/2 |w_i - x|^2
+
+by gradient steps at every tier. A device takes ``local_steps`` (L) steps on its loss from its team's model; a team takes
+``team_steps`` (K) steps of size ``eta``, each after one exchange with its devices; the server one step of size ``beta``. On
+deeper trees every inner tier runs the team program with its own pull.
+
+Sourasekhar Banerjee, Ali Dadras, Alp Yurtsever, Monowar Bhuyan: Personalized Multi-tier Federated Learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from palmette.errors import BadInput
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State
+from palmette.segments import segment_mean
+from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.tree import Tree
+
+PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5}
+
+
+@settings
+class MoreauTree(Algorithm):
+    """The programs PerMFL and pFedMT share; the two differ in how children are weighted.
+
+    ``gamma``, ``eta`` and ``team_steps`` may be lists with one entry per inner tier, lowest first. ``alpha`` may be a mapping
+    of device names, ``eta`` of team names.
+    """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
+    reduce: ClassVar[Reduce]
+
+    team_steps: Count | tuple[Count, ...] = 10  # K
+    local_steps: Count = 20  # L
+    alpha: Positive | dict[str, Positive] = 0.05
+    lam: NonNegative = 0.1  # pull of devices to their team
+    gamma: NonNegative | tuple[NonNegative, ...] = 0.01  # pull of teams to what is above them
+    eta: Literal["auto"] | Positive | tuple[Positive, ...] | dict[str, Positive] = "auto"  # auto: 1 / (lam + gamma)
+    beta: Literal["auto"] | Positive = "auto"  # auto: 1 / gamma
+    batch_size: BatchSize = 20
+    as_published: tuple[Literal["device-pull", "stale-teams", "line-12"], ...] = ()
+
+    def check(self, tree: Tree) -> None:
+        """Refuse lists that do not fit the tree, and trees without teams."""
+        super().check(tree)
+        if tree.tiers < 3:
+            raise BadInput(f"{self.name} needs teams between devices and server; this tree ({tree}) has none")
+        inner = tree.top - 1
+        for name in ("team_steps", "gamma", "eta"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != inner:
+                raise BadInput(f"{name} has {len(value)} entries but the tree ({tree}) has {inner} inner tiers")
+        if isinstance(self.eta, dict) and inner > 1:
+            raise BadInput("eta by team name is for trees with one inner tier; give a list with one entry per tier")
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Every node keeps its model; the server its teams' last ones where stale teams count."""
+        kept = {"model": initial}
+        if tier == tree.top and "stale-teams" in self.as_published:
+            kept["teams"] = initial.repeat(tree.size(tier - 1))
+        return kept
+
+    def pull(self, tier: int) -> float:
+        """Return the pull of the nodes of a tier to their parents."""
+        return self.lam if tier == 0 else _entry(self.gamma, tier)
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        """Approach the proximal point of the team's model w."""
+        theta = self.adapt(node, message, state)
+        return theta, {"model": theta}
+
+    def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
+        """Take the device's L steps from its parent's model."""
+        pull = float(self.local_steps) if "device-pull" in self.as_published else self.lam
+        lr = node.own(self.alpha, parent)
+        return node.descend(parent, steps=self.local_steps, lr=lr, pull=pull, centre=parent)
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        """Take K steps between the children's models and the parent's; without an answer only the parent pulls."""
+        x = w = message
+        below, above = self.pull(node.tier - 1), self.pull(node.tier)
+        if self.eta == "auto":
+            eta: Any = 1 / (below + above) if below + above else 0.0
+        else:
+            eta = node.own(_entry(self.eta, node.tier), w)
+        for _ in range(int(_entry(self.team_steps, node.tier))):
+            theta = yield Ask(w, reduce=self.reduce, otherwise=w)
+            w = (1 - eta * (below + above)) * w + eta * above * x + eta * below * theta.rows
+        return w, {"model": w}
+
+    def server(self, node: Node, state: State) -> Server:
+        """Move towards the mean of the models below."""
+        x = state["model"]
+        gamma = self.pull(node.tier - 1)
+        beta = (1 / gamma if gamma else 0.0) if self.beta == "auto" else self.beta
+        share = min(1.0, beta * gamma) if self.beta == "auto" else beta * gamma
+        gain = beta if "line-12" in self.as_published else share
+        if "stale-teams" in self.as_published:
+            replies = yield Ask(x, reduce="stack")
+            teams = state["teams"].view(-1, x.shape[1]).clone()
+            if len(replies.positions):
+                teams[replies.positions.to(x.device)] = replies.rows
+            weights = node.child_samples if self.reduce == "samples" else None
+            mean = segment_mean(teams, torch.zeros(len(teams), dtype=torch.int64), 1, weights)
+            return {"model": (1 - share) * x + gain * mean, "teams": teams.view(1, -1)}
+        replies = yield Ask(x, reduce=self.reduce, otherwise=x)
+        return {"model": (1 - share) * x + gain * replies.rows}
+
+
+def _entry(value: Any, tier: int) -> Any:
+    """Return an inner tier's own entry of a setting."""
+    return value[tier - 1] if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+@settings
+class PerMFL(MoreauTree):
+    """Personalized multi-tier federated learning, every child counting the same."""
+
+    name: ClassVar[str] = "permfl"
+    paper: ClassVar[str] = "Banerjee, Dadras, Yurtsever, Bhuyan: Personalized Multi-tier Federated Learning"
+    reduce: ClassVar[Reduce] = "mean"
+
+    as_published: tuple[Literal["device-pull", "stale-teams"], ...] = ()

@@ -1,0 +1,29 @@
+"""The errors a user can meet, each with what to do about it in its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PalmetteError(Exception):
+    """Anything Palmette refuses or gives up on."""
+
+
+class BadInput(PalmetteError, ValueError):  # noqa: N818 - reads as what it is
+    """A value, file or combination the user gave cannot be used."""
+
+
+class Diverged(PalmetteError, ArithmeticError):  # noqa: N818
+    """A model became infinite or NaN; the message names what to lower."""
+
+
+class ProtocolError(PalmetteError, RuntimeError):
+    """An algorithm's program broke the rules of `palmette.protocol`."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for a mistyped word, or the list of what there is."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; there is {', '.join(names)}"

@@ -1,0 +1,231 @@
+"""One exchange: whom a program's ask reaches, what each child is sent, how the replies become rows again.
+
+Everything about communication that an algorithm does not know happens here. How messages travel is the transport's
+business: the simulator computes the replies at once, a real node sends bytes and waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette import address
+from palmette.errors import BadInput, ProtocolError
+from palmette.links.ledger import Traffic, payload
+from palmette.links.participation import Participation
+from palmette.protocol import Ask, Message, Node, PerChild, Replies
+from palmette.segments import SegmentMean
+
+Absences = Callable[[int, int, Tensor, Tensor], Tensor]
+"""``(round, parents' tier, exchange of each child, child numbers) -> bool``: which of those asked never answer."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What is known about one link, apart from the algorithm.
+
+    Attributes:
+        participation: Who is asked.
+        loss: Chance that a child that was asked does not answer.
+        absences: Faults decided by a function instead, for tests and rehearsals.
+    """
+
+    participation: Participation = field(default_factory=Participation)
+    loss: float = 0.0
+    absences: Absences | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss < 1:
+            raise BadInput(f"loss must be at least 0 and below 1, not {self.loss}")
+
+    def lost(self, seed: int, round_: int, tier: int, exchange: Tensor, children: Tensor) -> Tensor:
+        """Return which of the asked children never answer (bool)."""
+        gone = torch.zeros(len(children), dtype=torch.bool)
+        if self.loss:
+            base = address.mix(address.key(seed, "loss", round_, tier), exchange)
+            gone |= address.uniform(address.mix(base, children)) < self.loss
+        if self.absences is not None:
+            gone |= self.absences(round_, tier, exchange, children)
+        return gone
+
+
+class Counters:
+    """How many exchanges each node of a tier has made: within the round, and in all."""
+
+    def __init__(self, size: int) -> None:
+        self.exchange = torch.zeros(size, dtype=torch.int64)
+        self.turn = torch.zeros(size, dtype=torch.int64)
+
+    def next(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of the exchanges these nodes begin, and count them."""
+        exchange, turn = self.exchange[ids], self.turn[ids]
+        self.exchange[ids] += 1
+        self.turn[ids] += 1
+        return exchange, turn
+
+
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """The children that will answer, and what each is sent.
+
+    Attributes:
+        ids: Their numbers within their tier, ascending.
+        exchange: For each, the number of its parent's exchange within the round.
+        message: The asking program's message.
+        parents: For each, the position of its parent in the asking stack.
+        places: For each, its position among all children of the asking stack.
+    """
+
+    ids: Tensor
+    exchange: Tensor
+    message: Message
+    parents: Tensor
+    places: Tensor
+
+    def take(self, positions: slice | Tensor) -> Any:
+        """Return the message with one line for each of the children at ``positions``."""
+
+        def part(value: Any) -> Any:
+            if isinstance(value, PerChild):
+                return value.rows[self.places[positions].to(value.rows.device)]
+            if isinstance(value, Tensor):
+                return value[self.parents[positions].to(value.device)]
+            return value
+
+        if isinstance(self.message, Mapping):
+            return {name: part(value) for name, value in self.message.items()}
+        return part(self.message)
+
+
+Transport = Callable[[Parcel], Iterable[tuple[Tensor, Any]]]
+"""Delivers a parcel; yields ``(positions in the parcel, reply rows)`` in ascending order, each child at most once."""
+
+
+def drive(program: Generator[Any, Replies, Any], exchange: Callable[[Ask], Replies]) -> Any:
+    """Run a program to its end, answering every ask, and return what it returns."""
+    try:
+        asked = next(program)
+        while True:
+            asked = program.send(exchange(asked if isinstance(asked, Ask) else Ask(asked)))
+    except StopIteration as end:
+        return end.value
+
+
+def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traffic, transport: Transport) -> Replies:
+    """Carry out one ask of the nodes of a stack and reduce what comes back."""
+    children, parents = node.child_ids, node.child_parents
+    _check(node, ask, len(children))
+    asking = torch.ones(len(node), dtype=torch.bool) if ask.to is None else ask.to.cpu()
+    number = torch.zeros(len(node), dtype=torch.int64)
+    turn = torch.zeros_like(number)
+    number[asking], turn[asking] = counters.next(node.ids[asking])
+    chosen = link.participation.draw(
+        children, parents, seed=node.seed, tier=node.tier, round_=node.round, exchange=number, turn=turn
+    )
+    chosen &= asking[parents]
+    if ask.only is not None:
+        chosen &= ask.only.cpu()
+    asked = chosen.nonzero().squeeze(1)
+    lost = link.lost(node.seed, node.round, node.tier, number[parents[asked]], children[asked])
+    there = asked[~lost]
+    parcel = Parcel(children[there], number[parents[there]], ask.message, parents[there], there)
+    reduction = _Reduction(node, ask, parents, asked, there)
+    if len(there):
+        for positions, reply in transport(parcel):
+            reduction.add(positions, reply)
+    if ask.message is not None or reduction.bytes_up:
+        down = payload(_one(ask.message)) * len(asked)
+        traffic.add(int(asking.sum()), down, reduction.bytes_up)
+    return reduction.result(asking)
+
+
+def _check(node: Node, ask: Ask, children: int) -> None:
+    for what, value, size in (
+        ("to", ask.to, len(node)),
+        ("only", ask.only, children),
+        ("weights", ask.weights, children),
+    ):
+        if value is not None and value.shape != (size,):
+            raise ProtocolError(f"{what} must have shape ({size},), not {tuple(value.shape)}")
+    message: Mapping[str, Any] = ask.message if isinstance(ask.message, Mapping) else {"": ask.message}
+    for name, sent in message.items():
+        size = children if isinstance(sent, PerChild) else len(node)
+        rows = sent.rows if isinstance(sent, PerChild) else sent
+        if isinstance(rows, Tensor) and (rows.dim() == 0 or len(rows) != size):
+            raise ProtocolError(f"message {name!r} must have {size} rows, not shape {tuple(rows.shape)}")
+
+
+def _one(message: Message) -> Any:
+    """Unwrap `PerChild` so that sizes can be read off."""
+    if isinstance(message, PerChild):
+        return message.rows
+    if isinstance(message, Mapping):
+        return {name: _one(value) for name, value in message.items()}
+    return message
+
+
+class _Reduction:
+    """Collects replies as declared in the ask."""
+
+    def __init__(self, node: Node, ask: Ask, parents: Tensor, asked: Tensor, there: Tensor) -> None:
+        self._ask, self._node, self._there, self._parents = ask, node, there, parents
+        weights = ask.weights.cpu() if ask.weights is not None else None
+        if weights is None and ask.reduce == "samples":
+            weights = node.child_samples
+        self._place = torch.full((len(parents),), -1, dtype=torch.int64)
+        self._place[asked] = torch.arange(len(asked))
+        chosen = None if weights is None else weights[asked]
+        self._mean = SegmentMean(parents[asked], len(node), chosen)
+        self._stack: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self.bytes_up = 0
+
+    def add(self, positions: Tensor, reply: Any) -> None:
+        """Take in the replies of the children at ``positions`` of the parcel."""
+        self.bytes_up += payload(reply) * len(positions)
+        rows = dict(reply) if isinstance(reply, Mapping) else {} if reply is None else {"": reply}
+        for name, value in rows.items():
+            if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(positions):
+                raise ProtocolError(f"reply {name!r} must be a tensor with {len(positions)} rows")
+        places = self._there[positions]
+        if self._ask.reduce == "stack":
+            self._mean.add(self._place[places], {})
+            self._stack.append((places, rows))
+        else:
+            self._mean.add(self._place[places], rows)
+
+    def result(self, asking: Tensor) -> Replies:
+        """Return the reduced replies, filled up for nodes that nobody answered."""
+        count = self._mean.present
+        places = torch.cat([place for place, _ in self._stack]) if self._stack else torch.zeros(0, dtype=torch.int64)
+        if self._ask.reduce == "stack":
+            names = self._stack[0][1] if self._stack else {}
+            values = {name: torch.cat([rows[name] for _, rows in self._stack]) for name in names}
+        else:
+            values = self._fill(self._mean.result(), count, asking)
+        return Replies(values, count, self._mean.total, places, self._parents[places])
+
+    def _fill(self, values: dict[str, Tensor], count: Tensor, asking: Tensor) -> dict[str, Tensor]:
+        empty = count == 0
+        if not bool(empty.any()):
+            return values
+        given = self._ask.otherwise
+        if given is None:
+            waiting = (empty & asking).nonzero()
+            if len(waiting) and self._ask.message is not None:
+                name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
+                raise ProtocolError(
+                    f"nobody answered {name!r} in round {self._node.round} and its program did not say what to take "
+                    "otherwise (Ask(otherwise=...))"
+                )
+            return values
+        rows = given if isinstance(given, Mapping) else {"": given}
+        if not values:
+            return dict(rows)
+        for name, value in values.items():
+            if name in rows:
+                value[empty.to(value.device)] = rows[name][empty.to(value.device)].to(value.dtype)
+        return values

@@ -1,0 +1,97 @@
+"""Who takes part in an exchange: drawn from the seed and the exchange's address, the same for every algorithm."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from palmette import address
+from palmette.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Participation:
+    """How many of a parent's children take part in each of its exchanges.
+
+    Attributes:
+        kind: ``"all"``; a ``"fraction"`` (rounded, at least one); a ``"count"`` (all where there are fewer); or a ``"pass"``:
+            a count without repetition until every child has taken part once.
+        amount: The fraction or the count.
+    """
+
+    kind: Literal["all", "fraction", "count", "pass"] = "all"
+    amount: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind == "fraction" and not 0 < self.amount <= 1:
+            raise BadInput(f"participation: a fraction must be above 0 and at most 1, not {self.amount}")
+        if self.kind in ("count", "pass") and (self.amount < 1 or self.amount != int(self.amount)):
+            raise BadInput(f"participation: a count must be a whole number of at least 1, not {self.amount}")
+
+    @staticmethod
+    def parse(what: Participation | str | int | float) -> Participation:
+        """Read ``"all"``, ``0.5`` or ``"50%"`` (a fraction), ``5`` (a count), ``"pass 5"`` (five at a time, each once)."""
+        if isinstance(what, Participation):
+            return what
+        if isinstance(what, bool):
+            raise BadInput("participation must be 'all', a fraction, a count or 'pass N'")
+        if isinstance(what, int):
+            return Participation("count", what)
+        if isinstance(what, float):
+            return Participation("fraction", what)
+        text = what.strip()
+        if text == "all":
+            return Participation()
+        if re.fullmatch(r"\d+", text):
+            return Participation("count", int(text))
+        if re.fullmatch(r"\d*\.\d+|\d+\.", text):
+            return Participation("fraction", float(text))
+        if re.fullmatch(r"\d+(\.\d+)?\s*%", text):
+            return Participation("fraction", float(text.rstrip("% ")) / 100)
+        if found := re.fullmatch(r"pass[ :]\s*(\d+)", text):
+            return Participation("pass", int(found[1]))
+        raise BadInput(f"cannot read participation {what!r}; write all, 0.5, 50%, 5 or 'pass 5'")
+
+    def __str__(self) -> str:
+        if self.kind == "all":
+            return "all"
+        return str(self.amount) if self.kind == "fraction" else f"{'pass ' * (self.kind == 'pass')}{int(self.amount)}"
+
+    def draw(
+        self, children: Tensor, parents: Tensor, *, seed: int, tier: int, round_: int, exchange: Tensor, turn: Tensor
+    ) -> Tensor:
+        """Return which children take part (bool).
+
+        Args:
+            children: Numbers of the children, parent by parent.
+            parents: For each child, the position of its parent.
+            seed: The run's seed.
+            tier: The parents' tier.
+            round_: The round.
+            exchange: For each parent, the number of its exchange within the round.
+            turn: For each parent, the number of its exchange within the run.
+        """
+        if self.kind == "all" or not len(children):
+            return torch.ones(len(children), dtype=torch.bool)
+        size = torch.bincount(parents, minlength=len(exchange))
+        if self.kind == "fraction":
+            low = torch.zeros_like(size)
+            high = torch.round(self.amount * size.double()).to(torch.int64).clamp(min=1)
+        else:
+            low, high = torch.zeros_like(size), torch.full_like(size, int(self.amount))
+        if self.kind == "pass":
+            turns = torch.ceil(size / self.amount).to(torch.int64).clamp(min=1)
+            low, high = turn % turns * high, (turn % turns + 1) * high
+            where = address.mix(address.key(seed, "participation pass", tier), turn // turns)
+        else:
+            where = address.mix(address.key(seed, "participation", round_, tier), exchange)
+        luck = address.mix(where[parents], children)
+        order = torch.argsort(luck, stable=True)
+        order = order[torch.argsort(parents[order], stable=True)]
+        rank = torch.empty_like(order)
+        rank[order] = torch.arange(len(order)) - (torch.cumsum(size, 0) - size)[parents[order]]
+        return (rank >= low[parents]) & (rank < high[parents])

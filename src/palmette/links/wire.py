@@ -1,0 +1,58 @@
+"""Messages as bytes: a safetensors blob of the rows, with numbers and addresses in its metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A message or reply with the address that makes it idempotent.
+
+    Attributes:
+        round: Round of the run.
+        rounds: Rounds the run has in all.
+        exchange: Number of the parent's exchange within the round.
+        sender: Number of the sending node within its tier.
+        body: Rows with one line, or a mapping of names to such rows and numbers, or ``None``.
+    """
+
+    round: int
+    rounds: int
+    exchange: int
+    sender: int
+    body: Any
+
+
+def encode(envelope: Envelope) -> bytes:
+    """Turn an envelope into bytes."""
+    body = envelope.body
+    named: Mapping[str, Any] = body if isinstance(body, Mapping) else {} if body is None else {"": body}
+    tensors = {name: value.contiguous() for name, value in named.items() if isinstance(value, Tensor)}
+    header = {
+        "round": envelope.round,
+        "rounds": envelope.rounds,
+        "exchange": envelope.exchange,
+        "sender": envelope.sender,
+        "kind": "none" if body is None else "mapping" if isinstance(body, Mapping) else "bare",
+        "numbers": {name: value for name, value in named.items() if not isinstance(value, Tensor)},
+        "order": list(named),
+    }
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(4, "little") + text + save(tensors)
+
+
+def decode(data: bytes) -> Envelope:
+    """Turn bytes back into an envelope."""
+    size = int.from_bytes(data[:4], "little")
+    header = json.loads(data[4 : 4 + size])
+    tensors = load(data[4 + size :])
+    named = {name: tensors[name] if name in tensors else header["numbers"][name] for name in header["order"]}
+    body = {"none": None, "bare": named.get(""), "mapping": named}[header["kind"]]
+    return Envelope(header["round"], header["rounds"], header["exchange"], header["sender"], body)

@@ -1,0 +1,79 @@
+"""The models of the papers, each made from the shape of a sample and the number of classes.
+
+Initial weights are drawn from an addressed generator, so a model depends on the run's seed and on nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from palmette.address import torch_generator
+from palmette.errors import BadInput
+
+
+def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zero") -> nn.Module:
+    """Multinomial logistic regression: one linear layer that starts at zero (or, with ``start="random"``, does not)."""
+    if start not in ("zero", "random"):
+        raise BadInput(f"start must be 'zero' or 'random', not {start!r}")
+    module = nn.Sequential(nn.Flatten(), _meta(nn.Linear, math.prod(shape), outputs))
+    return _draw(module, seed) if start == "random" else _zero(module)
+
+
+def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[int] | int = (100,)) -> nn.Module:
+    """Fully connected network with ReLU between layers of any hidden sizes (784-100-10 for MNIST, 60-20-10 published)."""
+    sizes = [math.prod(shape), *([hidden] if isinstance(hidden, int) else hidden), outputs]
+    if min(sizes) < 1:
+        raise BadInput(f"hidden sizes must be at least 1, not {list(sizes[1:-1])}")
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip(sizes, sizes[1:], strict=False):
+        layers += [_meta(nn.Linear, before, after), nn.ReLU()]
+    return _draw(nn.Sequential(*layers[:-1]), seed)
+
+
+def cnn(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
+    """The FMNIST network of PerMFL: two 3x3 convolutions (32, 64), each pooled by 2, then 128 hidden units."""
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise BadInput(f"cnn needs images of channels x height x width with sides of at least 4, not {tuple(shape)}")
+    channels, height, width = shape
+    module = nn.Sequential(
+        *(_meta(nn.Conv2d, channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(_meta(nn.Conv2d, 32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(_meta(nn.Linear, 64 * (height // 4) * (width // 4), 128), nn.ReLU(), _meta(nn.Linear, 128, outputs)),
+    )
+    return _draw(module, seed)
+
+
+def linear(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
+    """Linear regression without intercept, starting at zero: the model of the theory."""
+    return _zero(nn.Sequential(nn.Flatten(), _meta(nn.Linear, math.prod(shape), outputs, bias=False)))
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"mclr": mclr, "dnn": dnn, "cnn": cnn, "linear": linear}
+
+
+def _meta(layer: Callable[..., nn.Module], *sizes: int, **options: object) -> nn.Module:
+    """Make a layer without drawing from torch's global random numbers."""
+    return layer(*sizes, **options, device="meta").to_empty(device="cpu")
+
+
+def _zero(module: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    return module
+
+
+def _draw(module: nn.Module, seed: int) -> nn.Module:
+    """Draw weights and biases as torch's layers do by default: uniform within 1 / sqrt(fan in)."""
+    generator = torch_generator(seed, "initial weights")
+    with torch.no_grad():
+        for layer in module:  # type: ignore[attr-defined]
+            own = list(layer.parameters(recurse=False))
+            for parameter in own:
+                bound = 1 / math.sqrt(own[0][0].numel())
+                parameter.uniform_(-bound, bound, generator=generator)
+    return module

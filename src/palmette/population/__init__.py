@@ -1,0 +1,23 @@
+"""Populations: the samples of every device, how they were dealt out, and the tree over the devices."""
+
+from palmette.population.build import population
+from palmette.population.partition import PARTITIONS, Dirichlet, Few, Iid, Labels, Partition
+from palmette.population.population import Population
+from palmette.population.sources import SOURCES, Pool, load
+from palmette.population.teams import FORMATIONS, SHIFTS
+
+__all__ = [
+    "FORMATIONS",
+    "PARTITIONS",
+    "SHIFTS",
+    "SOURCES",
+    "Dirichlet",
+    "Few",
+    "Iid",
+    "Labels",
+    "Partition",
+    "Pool",
+    "Population",
+    "load",
+    "population",
+]

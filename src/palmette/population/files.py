@@ -1,0 +1,81 @@
+"""Find and read the files of public data sets; every fault names the file and what to do."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from palmette.errors import BadInput
+
+Array = NDArray[Any]
+_IDX_BYTES = 0x08  # the idx format's code for unsigned bytes, the only type the public data sets use
+
+
+def data_folder(folder: str | Path | None = None) -> Path:
+    """Return the folder of data sets: the argument, else ``PALMETTE_DATA``, else the user's cache."""
+    if folder is not None:
+        return Path(folder).expanduser()
+    if named := os.environ.get("PALMETTE_DATA"):
+        return Path(named).expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "palmette"
+
+
+def find(name: str, file: str, places: Sequence[str], folder: str | Path | None) -> Path:
+    """Return the first of the places, within the data folder, that holds the file.
+
+    A version that downloads would do so here, where nothing was found.
+    """
+    base = data_folder(folder)
+    paths = [base / place / file for place in places]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise BadInput(
+        f"{name} needs the file {file}, looked for at {' and '.join(map(str, paths))}; put the file of the public data "
+        "set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
+    )
+
+
+def read_npz(path: Path, names: Sequence[str]) -> list[Array]:
+    """Read named arrays of one ``.npz`` file."""
+    try:
+        # Opened here because numpy forgets to close a file that it cannot read.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            missing = [name for name in names if name not in file.files]
+            if missing:
+                raise BadInput(f"{path} has no array {missing[0]!r}; it is not the expected data set, replace it")
+            return [file[name] for name in names]
+    except BadInput:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as fault:
+        raise BadInput(f"{path} is damaged or not an npz file ({fault}); get it again") from fault
+
+
+def read_idx(path: Path) -> Array:
+    """Read one gzipped idx file of bytes."""
+    try:
+        data = gzip.decompress(path.read_bytes())
+    except (OSError, EOFError, zlib.error) as fault:
+        raise BadInput(f"{path} is damaged or not a gzip file ({fault}); get it again") from fault
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_BYTES:
+        raise BadInput(
+            f"{path} is not an idx file of bytes (it begins with {data[:4].hex() or 'nothing'}); get it again"
+        )
+    axes = data[3]
+    header = 4 + 4 * axes
+    if axes == 0 or len(data) < header:
+        raise BadInput(f"{path} ends within its header; get it again")
+    shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4)]
+    if len(data) - header != math.prod(shape):
+        raise BadInput(f"{path} holds {len(data) - header} bytes, its header says {math.prod(shape)}; get it again")
+    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)

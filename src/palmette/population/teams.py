@@ -1,0 +1,89 @@
+"""How partition units come to stand in teams, and how teams may see the world differently."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette import address
+from palmette.errors import BadInput, nearest
+from palmette.population.partition import Partition
+from palmette.tree import Ints, Tree
+
+FORMATIONS = {
+    "random": "units are put on the tree's leaves by a permutation drawn from the seed",
+    "given": "unit u is put on leaf u",
+    "worst": "no two teams share a label: the labels are cut into one block per team",
+    "average": "teams share some labels: each has its block and the next 40 % as many",
+}
+SHIFTS = {"rotate": "the images of team i are turned by i * 90 degrees"}
+
+
+def check_formation(formation: str, partition: Partition | None) -> None:
+    """Refuse a formation that does not exist or does not go with the partition."""
+    if formation not in FORMATIONS:
+        raise BadInput(f"there is no team formation {formation!r}{nearest(str(formation), FORMATIONS)}")
+    if formation in ("worst", "average") and (partition is None or partition.by_label is None):
+        raise BadInput(f"teams = {formation!r} says which labels a team owns and needs the partition 'labels'")
+
+
+def owned_labels(formation: str, tree: Tree, classes: int, each: int) -> Ints | None:
+    """Return the labels of every device, ``(devices, each)``, or ``None`` where the partition decides.
+
+    ``worst`` cuts the labels into one contiguous block per team ({0..4} and {5..9} for two teams of ten classes);
+    ``average`` adds the next 40 % as many labels, in a circle ({0..6} and {5..9, 0, 1}). Device j of a team with the
+    labels s owns s[(j + q) mod len(s)], q = 0..each-1.
+    """
+    if formation not in ("worst", "average"):
+        return None
+    teams = tree.size(1)
+    if tree.top < 2 or teams > classes:
+        raise BadInput(
+            f"teams = {formation!r} needs 1 to {classes} teams, as many as classes at most; check tree = {tree}"
+        )
+    owned = np.empty((tree.devices, each), dtype=np.int64)
+    for team, block in enumerate(np.array_split(np.arange(classes), teams)):
+        more = min(round(0.4 * len(block)), classes - len(block)) if formation == "average" else 0
+        labels = (block[0] + np.arange(len(block) + more)) % classes
+        if len(labels) < each:
+            raise BadInput(
+                f"team {tree.name(1, team)!r} has only the labels {labels.tolist()}, fewer than "
+                f"classes_per_device = {each}; use fewer teams or lower classes_per_device"
+            )
+        children = tree.children(1, team)
+        place = np.arange(len(children))[:, None] + np.arange(each)
+        owned[children.start : children.stop] = labels[place % len(labels)]
+    return owned
+
+
+def leaf_of_unit(formation: str, tree: Tree, seed: int, partition: Partition | None) -> Ints:
+    """Return the leaf every unit is put on.
+
+    Only ``random`` moves units, and not those of a partition that dealt them to teams itself.
+    """
+    if formation == "random" and not (partition is not None and partition.knows_teams):
+        return address.numpy_generator(seed, "teams").permutation(tree.devices)
+    return np.arange(tree.devices, dtype=np.int64)
+
+
+def check_shift(shift: str | None, tree: Tree, shape: tuple[int, ...]) -> None:
+    """Refuse a shift that does not exist or cannot be made with these samples and this tree."""
+    if shift is None:
+        return
+    if shift not in SHIFTS:
+        raise BadInput(f"there is no shift {shift!r}{nearest(str(shift), SHIFTS)}")
+    if len(shape) < 2 or shape[-1] != shape[-2]:
+        raise BadInput(f"shift = 'rotate' turns square images; these samples have the shape {shape}")
+    if tree.top < 2:
+        raise BadInput(f"shift = 'rotate' turns each team's images by its own angle; tree = {tree} has no teams")
+
+
+def rotate(x: Tensor, start: Tensor, tree: Tree) -> Tensor:
+    """Return packed images with those of team i (of tier 1) turned by i * 90 degrees."""
+    quarter = torch.from_numpy(tree.ancestors(1) % 4).repeat_interleave(start.diff())
+    turned = x.clone()
+    for turns in (1, 2, 3):
+        mask = quarter == turns
+        turned[mask] = torch.rot90(x[mask], turns, (-2, -1))
+    return turned

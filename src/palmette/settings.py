@@ -1,0 +1,45 @@
+"""Settings of algorithms: checked frozen dataclasses, and errors that name every problem at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from palmette.errors import BadInput, nearest
+
+T = TypeVar("T")
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]
+
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+settings = dataclass(frozen=True, kw_only=True, config=CONFIG)
+"""Decorator of an algorithm's class: a frozen dataclass whose values are checked."""
+
+
+def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
+    """Make a settings object, turning all that is wrong with the values into one `BadInput`."""
+    known: Mapping[str, Any] = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    problems = [f"unknown setting {key!r}{nearest(key, known)}" for key in values if key not in known]
+    try:
+        made = kind(**{key: value for key, value in values.items() if key in known})
+    except ValidationError as error:
+        for field, found in _by_field(error).items():
+            problems.append(f"{field}: {' or '.join(dict.fromkeys(found))}, not {values.get(field)!r}")
+    if problems:
+        raise BadInput(f"{name}: " + "; ".join(problems))
+    return made
+
+
+def _by_field(error: ValidationError) -> dict[str, list[str]]:
+    """Gather pydantic's messages by setting; a setting of several types has one message for each."""
+    found: dict[str, list[str]] = {}
+    for item in error.errors():
+        field = str(item["loc"][0]) if item["loc"] else "settings"
+        found.setdefault(field, []).append(item["msg"].removeprefix("Value error, ").removeprefix("Input "))
+    return found

@@ -1,0 +1,225 @@
+"""The simulator: all nodes of a tier run as one stacked program, the devices in chunks on all cores."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette.errors import BadInput, Diverged
+from palmette.learner import Learner
+from palmette.links import Ledger, Link
+from palmette.links.exchange import Counters, Parcel, drive, exchange
+from palmette.population import Population
+from palmette.protocol import Algorithm, Ask, Device, Node, Replies
+from palmette.store import Store
+from palmette.task import Task
+
+_ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
+
+
+class Simulation:
+    """One algorithm on one population, round after round.
+
+    Args:
+        algorithm: What to run.
+        population: On whom.
+        task: What is learned.
+        rounds: Rounds the run will have in all (programs may look at it).
+        seed: All randomness of the run is addressed under it.
+        links: The link above each tier: ``{0: devices' link, 1: teams' link, ...}``; a method that runs flat uses the devices'.
+        backend: The learner's backend.
+        dtype: Type of the rows.
+        device: Where they live.
+        chunk: Devices that work at once; by default the learner decides.
+        threads: Chunks that run at the same time; by default one per core.
+        held_out: Share of the training samples kept out of training for programs that choose settings by it.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        population: Population,
+        task: Task,
+        *,
+        rounds: int,
+        seed: int = 0,
+        links: Mapping[int, Link] | None = None,
+        backend: str = "auto",
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        chunk: int | None = None,
+        threads: int | None = None,
+        held_out: float = 0.0,
+    ) -> None:
+        if rounds < 1:
+            raise BadInput(f"rounds must be at least 1, not {rounds}")
+        if chunk is not None and chunk < 1:
+            raise BadInput(f"chunk must be at least 1, not {chunk}")
+        self.algorithm, self.population, self.task = algorithm, population, task
+        self.rounds, self.seed, self.round = rounds, seed, 0
+        self.tree = population.tree.flat() if algorithm.flat else population.tree
+        algorithm.check(self.tree)
+        self.learner = Learner(
+            task,
+            population,
+            seed=seed,
+            batch_size=algorithm.batch_size,
+            dtype=dtype,
+            device=device,
+            backend=backend,
+            held_out=held_out,
+        )
+        self._links = dict(links or {})
+        if unknown := set(self._links) - set(range(population.tree.top)):
+            raise BadInput(f"there is no link above tier {unknown.pop()}; this tree has {population.tree.tiers} tiers")
+        self._chunk = chunk
+        cores = os.cpu_count() or 1
+        self._threads = threads or (cores if self.learner.device.type == "cpu" else 1)
+        self.samples = [self.learner.samples]
+        for tier in range(self.tree.top):
+            parents = torch.from_numpy(self.tree.parents[tier])
+            above = torch.zeros(self.tree.size(tier + 1), dtype=torch.int64)
+            self.samples.append(above.index_add_(0, parents, self.samples[-1]))
+        initial = self.learner.initial()
+        self.stores = [
+            Store(self.tree.size(tier), algorithm.keeps(self.tree, tier, initial)) for tier in range(self.tree.tiers)
+        ]
+        self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
+        self.ledger = Ledger()
+        self.device_steps = 0
+
+    # -- running -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Run one round."""
+        with _one_thread_inside(), torch.no_grad():
+            for counter in self.counters:
+                counter.exchange.zero_()
+            ids = torch.zeros(1, dtype=torch.int64)
+            node, store = self._node(self.tree.top, ids), self.stores[-1]
+            with ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,)) as self._pool:
+                state = drive(self.algorithm.server(node, store.read(ids)), lambda ask: self._exchange(node, ask))
+            self._finite(state, self.tree.top, ids)
+            store.write(ids, state, self.round)
+        self.round += 1
+
+    def _where(self) -> dict[str, Any]:
+        stage = self.algorithm.stage(self.round, self.rounds)
+        return {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage, "samples": self.samples}
+
+    def _node(self, tier: int, ids: Tensor) -> Node:
+        return Node(self.tree, tier, ids, **self._where())
+
+    def _exchange(self, node: Node, ask: Ask) -> Replies:
+        transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
+        traffic = self.ledger.at(self.round, self.link_tier(node.tier))
+        link = self._links.get(node.tier - 1, Link())
+        return exchange(node, ask, link, self.counters[node.tier], traffic, transport)
+
+    def link_tier(self, tier: int) -> int:
+        """Return the tier a link is counted under: a flat method's only link is the dear one, to the server."""
+        return self.population.tree.top if self.algorithm.flat else tier
+
+    def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
+        node, store = self._node(tier, parcel.ids), self.stores[tier]
+        program = self.algorithm.team(node, parcel.take(slice(None)), store.read(parcel.ids))
+        reply, state = drive(program, lambda ask: self._exchange(node, ask))
+        self._finite(reply, tier, parcel.ids)
+        store.write(parcel.ids, state, self.round)
+        yield torch.arange(len(parcel.ids)), reply
+
+    def _to_devices(self, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
+        """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
+        size = self._chunk or self.learner.chunk(len(parcel.ids))
+        waiting: deque[tuple[Tensor, Future[tuple[Any, int]]]] = deque()
+        for positions in torch.arange(len(parcel.ids)).split(size):
+            waiting.append((positions, self._pool.submit(self._work, parcel, positions)))
+            if len(waiting) > self._threads:
+                yield self._collect(waiting.popleft())
+        while waiting:
+            yield self._collect(waiting.popleft())
+
+    def _collect(self, item: tuple[Tensor, Future[tuple[Any, int]]]) -> tuple[Tensor, Any]:
+        positions, future = item
+        reply, steps = future.result()
+        self.device_steps += steps
+        return positions, reply
+
+    def _work(self, parcel: Parcel, positions: Tensor) -> tuple[Any, int]:
+        with torch.no_grad():
+            ids, store = parcel.ids[positions], self.stores[0]
+            device = Device(self.learner, parcel.exchange[positions], self.tree, ids, **self._where())
+            reply, state = self.algorithm.device(device, parcel.take(positions), store.read(ids))
+            self._finite(state if reply is None else reply, 0, ids)
+            store.write(ids, state, self.round)
+            return reply, device.device_steps
+
+    def _finite(self, rows: Any, tier: int, ids: Tensor) -> None:
+        """Stop at the first number that is not one."""
+        for value in rows.values() if isinstance(rows, Mapping) else [rows]:
+            if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+                bad = int((~value.flatten(1).isfinite().all(1)).nonzero()[0]) if value.dim() > 1 else 0
+                raise Diverged(
+                    f"{self.tree.name(tier, int(ids[bad]))!r} (tier {tier}) is no longer finite in round {self.round}: "
+                    f"{self.algorithm.name} diverged; lower its step sizes"
+                )
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def model(self) -> Tensor:
+        """Return the global model as a flat row."""
+        return self.stores[-1].read(torch.zeros(1, dtype=torch.int64))["model"][0]
+
+    def team_models(self, tier: int = 1) -> Tensor | None:
+        """Return the models of an inner tier ``(nodes, d)``, or ``None`` when its nodes have none of their own."""
+        if not 0 < tier < self.tree.top or "model" not in self.stores[tier].rows:
+            return None
+        return self._parents_models(tier)
+
+    def _parents_models(self, tier: int) -> Tensor:
+        if tier == self.tree.top:
+            return self.model()[None]
+        above = self._parents_models(tier + 1)[torch.from_numpy(self.tree.parents[tier])]
+        store = self.stores[tier]
+        if "model" not in store.rows:
+            return above
+        seen = (store.last >= 0).to(above.device)[:, None]
+        return torch.where(seen, store.rows["model"], above)
+
+    def device_models(self, ids: Tensor) -> Tensor:
+        """Return the personal models of some devices; those without one adapt their parent's."""
+        store = self.stores[0]
+        with _one_thread_inside(), torch.no_grad():
+            state = store.read(ids)
+            without = torch.ones(len(ids), dtype=torch.bool)
+            rows = self.model().new_empty((len(ids), self.learner.width))
+            if "model" in store.rows:
+                without = store.last[ids] < 0
+                rows = state["model"]
+            if bool(without.any()):
+                mine = ids[without]
+                parents = self._parents_models(1)[torch.from_numpy(self.tree.parents[0])[mine]]
+                place = without.to(rows.device)
+                device = Device(self.learner, torch.full_like(mine, _ASIDE), self.tree, mine, **self._where())
+                rows[place] = self.algorithm.adapt(
+                    device, parents, {name: value[place] for name, value in state.items()}
+                )
+        return rows
+
+
+@contextmanager
+def _one_thread_inside() -> Iterator[None]:
+    """Keep torch from splitting one operation over threads: chunks are the unit of parallelism."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,175 @@
+"""What is learned: a torch module, its loss and its metrics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from palmette.address import mix, uniform
+from palmette.errors import BadInput, nearest
+from palmette.layout import Layout
+from palmette.models import MODELS
+
+PerSample = Callable[[Tensor, Tensor], Tensor]
+
+
+def _squared(output: Tensor, target: Tensor) -> Tensor:
+    """Half the squared distance, so that its gradient is the residual."""
+    gap = output.reshape(target.shape) - target
+    return 0.5 * gap.square().reshape(len(target), -1).sum(1)
+
+
+LOSSES: dict[str, PerSample] = {
+    "cross-entropy": lambda output, target: F.cross_entropy(output, target, reduction="none"),
+    "squared": _squared,
+    "logistic": lambda output, target: F.softplus(-target * output.reshape(target.shape)),
+}
+METRICS: dict[str, dict[str, PerSample]] = {
+    "cross-entropy": {"accuracy": lambda output, target: (output.argmax(-1) == target).to(output.dtype)},
+    "squared": {},
+    "logistic": {"accuracy": lambda output, target: (output.reshape(target.shape) * target > 0).to(output.dtype)},
+}
+
+
+class AddressedDropout(nn.Module):
+    """Dropout whose mask is a function of an address, so that it is the same in every backend and every run."""
+
+    address: Tensor
+
+    def __init__(self, rate: float, layer: int) -> None:
+        super().__init__()
+        self.rate, self.layer = rate, layer
+        self.register_buffer("address", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Zero a share of the entries and scale up the rest while training."""
+        if not self.training or self.rate == 0:
+            return value
+        counter = torch.arange(value.numel(), device=value.device).reshape(value.shape)
+        keep = uniform(mix(self.address + self.layer, counter)) >= self.rate
+        return value * keep / (1 - self.rate)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A module to learn, with its loss and its metrics.
+
+    Attributes:
+        module: Any `torch.nn.Module`; its present parameters are the initial model.
+        loss: A name of `LOSSES`, or a function ``(output, target) -> one value per sample``.
+        metrics: Functions ``(output, target) -> one value per sample``; by default those that fit the loss.
+        l2: Weight of ``l2 / 2 * |theta|^2`` in every device's objective.
+        name: What to call the model in results.
+    """
+
+    module: nn.Module
+    loss: str | PerSample = "cross-entropy"
+    metrics: dict[str, PerSample] | None = None
+    l2: float = 0.0
+    name: str = "module"
+    layout: Layout = field(init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
+            raise BadInput(f"unknown loss {self.loss!r}{nearest(self.loss, LOSSES)}")
+        if not self.l2 >= 0 or self.l2 == float("inf"):
+            raise BadInput(f"l2 must be a finite number of at least 0, not {self.l2}")
+        for name, layer in self.module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                raise BadInput(
+                    f"layer {name!r} is {type(layer).__name__}, whose running statistics are not parameters and would "
+                    "not be federated; use nn.GroupNorm or nn.LayerNorm instead"
+                )
+        object.__setattr__(self, "layout", Layout.of(self.module))
+
+    @cached_property
+    def per_sample_loss(self) -> PerSample:
+        """The loss as a function that gives one value per sample."""
+        return LOSSES[self.loss] if isinstance(self.loss, str) else self.loss
+
+    @cached_property
+    def per_sample_metrics(self) -> dict[str, PerSample]:
+        """The metrics, the loss among them."""
+        fitting = METRICS[self.loss] if isinstance(self.loss, str) else {}
+        return {"loss": self.per_sample_loss, **(fitting if self.metrics is None else self.metrics)}
+
+    def initial(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the initial model as a flat row."""
+        return self.layout.flatten({n: p.detach().cpu().to(dtype) for n, p in self.module.named_parameters()})
+
+    def replica(self, *, training: bool, dtype: torch.dtype, device: torch.device) -> nn.Module:
+        """Copy the module for functional calls; its parameters are only shapes, its dropout is addressed."""
+        module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
+        for number, (name, layer) in enumerate(list(module.named_modules())):
+            if isinstance(layer, nn.Dropout):
+                parent = module.get_submodule(name.rpartition(".")[0]) if "." in name else module
+                setattr(parent, name.rpartition(".")[2], AddressedDropout(layer.p, number))
+        module.requires_grad_(False)
+        return module.train(training)
+
+    def check(self, features: Tensor, targets: Tensor, classes: int | None) -> None:
+        """Run one forward pass on a few samples and refuse what cannot be learned, with the reason."""
+        module = self.replica(training=False, dtype=_floating(features), device=features.device)
+        try:
+            output = module(features)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise BadInput(
+                f"model {self.name!r} cannot take samples of shape {tuple(features.shape[1:])}: {error}"
+            ) from None
+        if self.loss == "cross-entropy" and classes is not None and output.shape[-1] < classes:
+            raise BadInput(
+                f"model {self.name!r} has {output.shape[-1]} outputs but the labels go up to {classes - 1}: "
+                f"give it at least {classes} outputs"
+            )
+        values = self.per_sample_loss(output, targets)
+        if values.shape != (len(targets),):
+            raise BadInput(
+                f"the loss gave shape {tuple(values.shape)} for {len(targets)} samples; it must give one value per "
+                "sample (reduction='none')"
+            )
+
+
+def _floating(features: Tensor) -> torch.dtype:
+    return features.dtype if features.is_floating_point() else torch.float32
+
+
+def make_task(
+    model: str | nn.Module,
+    shape: tuple[int, ...],
+    classes: int | None,
+    *,
+    seed: int = 0,
+    loss: str | PerSample | None = None,
+    l2: float = 0.0,
+    **options: Any,
+) -> Task:
+    """Make a task from a model's name (or a module) and the shape and classes of the samples.
+
+    Args:
+        model: A name of `palmette.models.MODELS`, or any module.
+        shape: Shape of one sample.
+        classes: Number of classes, or ``None`` for regression.
+        seed: Draws the initial weights of a named model.
+        loss: Defaults to cross-entropy with classes and to squared error without.
+        l2: Weight of the squared norm in every device's objective.
+        **options: The named model's own settings, such as ``hidden``.
+    """
+    chosen = loss or ("squared" if classes is None else "cross-entropy")
+    if isinstance(model, nn.Module):
+        if options:
+            raise BadInput(f"a module takes no settings, but {sorted(options)} were given")
+        return Task(model, chosen, l2=l2, name=type(model).__name__.lower())
+    if model not in MODELS:
+        raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
+    try:
+        module = MODELS[model](shape, classes or 1, seed=seed, **options)
+    except TypeError as error:
+        raise BadInput(f"model {model!r}: {error}") from None
+    return Task(module, chosen, l2=l2, name=model)

@@ -1,0 +1,284 @@
+"""Who reports to whom: a validated tree of named nodes in tiers.
+
+Tier 0 is the devices, the last tier is the server alone. Within a tier, nodes are numbered so that the children of one
+parent are neighbours and parents come in order; every array in Palmette that has one row per node uses this numbering.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from palmette.errors import BadInput, nearest
+from palmette.segments import segment_mean
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A tree whose leaves all lie at the same depth.
+
+    Make one with `parse`, `from_sizes`, `from_table` or `from_parents` rather than by hand.
+
+    Attributes:
+        parents: ``parents[t][i]`` is the parent, in tier ``t + 1``, of node ``i`` of tier ``t``; never descending.
+        labels: The user's names of each tier, or ``None`` where nodes are only numbered.
+    """
+
+    parents: tuple[Ints, ...]
+    labels: tuple[tuple[str, ...] | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.labels:
+            object.__setattr__(self, "labels", (None,) * (len(self.parents) + 1))
+        if not self.parents:
+            raise BadInput("a tree needs at least a server and one device")
+        for tier, parent in enumerate(self.parents):
+            size = self.size(tier + 1)
+            if len(parent) == 0 or parent.min() < 0 or parent.max() >= size or np.any(np.diff(parent) < 0):
+                raise BadInput(f"tier {tier}: parents must ascend within 0..{size - 1}; build the tree with Tree.parse")
+            childless = np.setdiff1d(np.arange(size), parent)
+            if len(childless):
+                raise BadInput(f"{self.name(tier + 1, int(childless[0]))!r} in tier {tier + 1} has no children")
+        for tier, names in enumerate(self.labels):
+            if names is not None:
+                repeated = [name for name, times in Counter(names).items() if times > 1]
+                if repeated:
+                    raise BadInput(f"the name {repeated[0]!r} is used by two nodes of tier {tier}; names must differ")
+
+    # -- shape ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def tiers(self) -> int:
+        """Number of tiers, devices and server included."""
+        return len(self.parents) + 1
+
+    @property
+    def top(self) -> int:
+        """The server's tier."""
+        return len(self.parents)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices."""
+        return len(self.parents[0])
+
+    def size(self, tier: int) -> int:
+        """Number of nodes of a tier."""
+        return len(self.parents[tier]) if tier < len(self.parents) else 1
+
+    @cached_property
+    def offsets(self) -> tuple[Ints, ...]:
+        """``offsets[t]``: the children of node ``i`` of tier ``t + 1`` are ``offsets[t][i]:offsets[t][i + 1]``."""
+        return tuple(
+            np.searchsorted(parent, np.arange(self.size(tier + 1) + 1)).astype(np.int64)
+            for tier, parent in enumerate(self.parents)
+        )
+
+    def children(self, tier: int, node: int) -> range:
+        """Return the children of one node, as numbers in the tier below."""
+        start, stop = self.offsets[tier - 1][node : node + 2]
+        return range(int(start), int(stop))
+
+    def ancestors(self, tier: int, of: int = 0) -> Ints:
+        """Return, for every node of tier ``of``, its ancestor in ``tier`` (itself when the two are equal)."""
+        index = np.arange(self.size(of), dtype=np.int64)
+        for parent in self.parents[of:tier]:
+            index = parent[index]
+        return index
+
+    def flat(self) -> Tree:
+        """Return the two-tier tree of the same devices under the server: what methods without teams run on."""
+        zeros: Ints = np.zeros(self.devices, dtype=np.int64)
+        return Tree((zeros,), (self.labels[0], self.labels[-1]))
+
+    def mean(self, tier: int, rows: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the (weighted) mean over the children of every node of ``tier``; ``rows`` belong to the tier below."""
+        segment = torch.from_numpy(self.parents[tier - 1]).to(rows.device)
+        return segment_mean(rows, segment, self.size(tier), weights)
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def name(self, tier: int, node: int) -> str:
+        """Return a node's name: the user's own, or its kind and number."""
+        names = self.labels[tier]
+        if names is not None:
+            return names[node]
+        if tier == self.top:
+            return "server"
+        return f"{('device', 'team')[tier] if tier < 2 else f'tier{tier}'}-{node}"
+
+    def names(self, tier: int) -> list[str]:
+        """Return all names of a tier."""
+        return [self.name(tier, node) for node in range(self.size(tier))]
+
+    def find(self, tier: int, name: str) -> int:
+        """Return the number of the node of this name."""
+        names = self.names(tier)
+        if name not in names:
+            raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, names)}")
+        return names.index(name)
+
+    def __str__(self) -> str:
+        sizes = [np.diff(offset) for offset in self.offsets]
+        if all(np.all(size == size[0]) for size in sizes):
+            return "x".join(str(int(size[0])) for size in reversed(sizes))
+        return " > ".join(str(self.size(tier)) for tier in range(self.top, -1, -1))
+
+    # -- ways to make one ----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def parse(what: Tree | str | int | Sequence[int] | Mapping[str, Any]) -> Tree:
+        """Make a tree from what a user writes.
+
+        ``"4x10"`` is 4 teams of 10 devices, ``"2x5x10"`` 2 regions of 5 teams of 10, ``40`` devices without teams,
+        ``[3, 5, 2]`` three teams of those sizes, ``{"north": {"a": ["d1", "d2"]}, ...}`` nested names (a list of device
+        names or their number at the bottom).
+        """
+        if isinstance(what, Tree):
+            return what
+        if isinstance(what, Mapping):
+            return _from_mapping(what)
+        if isinstance(what, str):
+            if not re.fullmatch(r"\s*\d+(\s*[x×]\s*\d+)*\s*", what):
+                raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10 or 2x5x10")
+            return _from_factors([int(factor) for factor in re.split(r"[x×]", what)])
+        if isinstance(what, int):
+            return _from_factors([what])
+        return Tree.from_sizes(what)
+
+    @staticmethod
+    def from_sizes(sizes: Sequence[int]) -> Tree:
+        """Make a three-tier tree from the number of devices of every team."""
+        if not len(sizes) or any(int(size) != size or size < 1 for size in sizes):
+            raise BadInput(f"team sizes must be whole numbers of at least 1, not {list(sizes)}")
+        teams = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+        return Tree((teams, np.zeros(len(sizes), dtype=np.int64)))
+
+    @staticmethod
+    def from_table(*columns: Sequence[Any]) -> Tree:
+        """Make a tree from columns: devices, their teams, the teams' regions and so on, one row per device.
+
+        Nodes come in the order in which their names first appear.
+        """
+        if not columns or len({len(column) for column in columns}) != 1 or not len(columns[0]):
+            raise BadInput("a tree's table needs columns of one length: device, team[, region ...]")
+        names = [[str(cell) for cell in column] for column in columns]
+        parent: dict[tuple[int, str], tuple[int, str] | None] = {}
+        for row in zip(*names, strict=True):
+            path = [(tier, name) for tier, name in enumerate(row)]
+            for child, above in zip(path, [*path[1:], None], strict=True):
+                if parent.setdefault(child, above) != above:
+                    first = parent[child]
+                    raise BadInput(
+                        f"{child[1]!r} is under both {first and first[1]!r} and {above and above[1]!r}; a node has one parent"
+                    )
+        if len(set(names[0])) < len(names[0]):
+            twice = next(name for name, times in Counter(names[0]).items() if times > 1)
+            raise BadInput(f"the device {twice!r} stands in two rows; names must differ")
+        return _from_links(parent, len(columns), lambda node: node[1], lambda node: node[0])
+
+    @staticmethod
+    def from_parents(parents: Mapping[str, str | None]) -> Tree:
+        """Make a tree from each node's parent name; exactly one node, the server, has ``None``."""
+        roots = [name for name, above in parents.items() if above is None]
+        if len(roots) != 1:
+            raise BadInput(f"exactly one node may have no parent (the server); here are {len(roots)}: {roots[:5]}")
+        depth = {roots[0]: 0}
+        for name in parents:
+            path: list[str] = []
+            here = name
+            while here not in depth:
+                if here in path:
+                    raise BadInput(f"{' > '.join([*path[path.index(here) :], here])} is a cycle; a tree has none")
+                path.append(here)
+                above = parents[here]
+                if above is None or above not in parents:
+                    raise BadInput(f"{here!r} has the parent {above!r}, which is not in the tree")
+                here = above
+            for offset, step in enumerate(reversed(path), start=1):
+                depth[step] = depth[here] + offset
+        inner = set(parents.values())
+        leaves = [name for name in parents if name not in inner]
+        deepest = max(depth[leaf] for leaf in leaves)
+        for leaf in leaves:
+            if depth[leaf] != deepest:
+                raise BadInput(
+                    f"{leaf!r} has no children but lies {depth[leaf]} below the server while others lie {deepest}: "
+                    "every device must be at the same depth, and a team needs devices"
+                )
+        below = {name: above if above != roots[0] else None for name, above in parents.items() if above is not None}
+        tree = _from_links(below, deepest, str, lambda name: deepest - depth[name])
+        return Tree(tree.parents, (*tree.labels[:-1], (roots[0],)))
+
+
+def _from_factors(factors: Sequence[int]) -> Tree:
+    if min(factors) < 1:
+        raise BadInput(f"every number of a tree must be at least 1, not {'x'.join(map(str, factors))}")
+    parents: list[Ints] = []
+    size = 1
+    for factor in factors:
+        parents.append(np.repeat(np.arange(size, dtype=np.int64), factor))
+        size *= factor
+    return Tree(tuple(reversed(parents)))
+
+
+def _from_mapping(nested: Mapping[str, Any]) -> Tree:
+    links: dict[tuple[str, ...], tuple[str, ...] | None] = {}
+    depths: dict[int, str] = {}
+
+    def walk(value: Any, path: tuple[str, ...]) -> None:
+        if isinstance(value, Mapping):
+            children = [(str(name), child) for name, child in value.items()]
+        elif isinstance(value, int):
+            children = [(f"{path[-1]}/{number}", None) for number in range(value)]
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            children = [(str(name), None) for name in value]
+        else:
+            raise BadInput(
+                f"{path[-1]!r} must hold teams (a mapping), device names (a list) or a number, not {value!r}"
+            )
+        if not children:
+            raise BadInput(f"{path[-1] if path else 'the tree'!r} has no children")
+        for name, child in children:
+            here = (*path, name)
+            if here in links:
+                raise BadInput(f"the name {name!r} stands twice under {path[-1] if path else 'the server'!r}")
+            links[here] = path or None
+            if child is None:
+                depths.setdefault(len(here), name)
+            else:
+                walk(child, here)
+
+    walk(nested, ())
+    if len(depths) > 1:
+        (low, one), (high, other) = sorted(depths.items())[:2]
+        raise BadInput(f"device {one!r} lies {low} below the server and {other!r} lies {high}; depths must be equal")
+    deepest = next(iter(depths))
+    return _from_links(links, deepest, lambda path: path[-1], lambda path: deepest - len(path))
+
+
+def _from_links(parent: Mapping[Any, Any], tiers: int, name: Any, tier_of: Any) -> Tree:
+    """Number the nodes tier by tier from the top, children of one parent together, in order of appearance."""
+    by_tier: list[list[Any]] = [[] for _ in range(tiers)]
+    for node in parent:
+        by_tier[tier_of(node)].append(node)
+    number: dict[Any, int] = {None: 0}
+    parents: list[Ints] = [np.zeros(0, dtype=np.int64)] * tiers
+    labels: list[tuple[str, ...] | None] = [None] * (tiers + 1)
+    for tier in range(tiers - 1, -1, -1):
+        ordered = sorted(by_tier[tier], key=lambda node: number[parent[node]])
+        parents[tier] = np.array([number[parent[node]] for node in ordered], dtype=np.int64)
+        labels[tier] = tuple(name(node) for node in ordered)
+        number.update({node: index for index, node in enumerate(ordered)})
+    return Tree(tuple(parents), tuple(labels))

@@ -5,6 +5,7 @@ Initial weights are drawn from an addressed generator, so a model depends on the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -29,7 +30,7 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
     if min(sizes) < 1:
         raise BadInput(f"hidden sizes must be at least 1, not {list(sizes[1:-1])}")
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(sizes, sizes[1:], strict=False):
+    for before, after in itertools.pairwise(sizes):
         layers += [_meta(nn.Linear, before, after), nn.ReLU()]
     return _draw(nn.Sequential(*layers[:-1]), seed)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.population import Dirichlet, Few, Iid, Labels, Pool, Population, population
+from palmette.population import Dirichlet, Few, Iid, Labels, Pool, Population, make_population
 from palmette.population.partition import Partition, Parts, make_partition
 from palmette.tree import Tree
 
@@ -152,8 +152,8 @@ def test_iid_refuses_more_devices_than_samples() -> None:
 
 def test_few_cuts_the_training_part_and_leaves_the_test_part_whole() -> None:
     pool = numbered_pool()
-    whole = population(pool, tree=TREE, partition="labels")
-    few = population(pool, tree=TREE, partition="few", samples=7)
+    whole = make_population(pool, tree=TREE, partition="labels")
+    few = make_population(pool, tree=TREE, partition="few", samples=7)
     assert few.train.tolist() == [7] * 20
     assert torch.equal(few.tests, whole.tests)
     for i in range(20):
@@ -164,7 +164,7 @@ def test_few_cuts_the_training_part_and_leaves_the_test_part_whole() -> None:
 
 def test_few_names_the_device_that_has_fewer() -> None:
     with pytest.raises(BadInput, match=r"device 'device-\d+' has \d+ training samples, fewer than samples = 300"):
-        population(numbered_pool(), tree=TREE, partition=Few(300))
+        make_population(numbered_pool(), tree=TREE, partition=Few(300))
 
 
 def test_few_hands_other_options_to_the_partition_it_cuts() -> None:
@@ -201,7 +201,7 @@ def test_bad_partition_settings_are_refused_by_name(make: object, message: str) 
 
 
 def test_worst_formation_gives_teams_disjoint_blocks() -> None:
-    made = population(numbered_pool(), tree="2x6", teams="worst", partition="labels")
+    made = make_population(numbered_pool(), tree="2x6", teams="worst", partition="labels")
     owned = device_labels(made)
     assert set.union(*owned[:6]) == {0, 1, 2, 3, 4}
     assert set.union(*owned[6:]) == {5, 6, 7, 8, 9}
@@ -210,59 +210,59 @@ def test_worst_formation_gives_teams_disjoint_blocks() -> None:
 
 
 def test_average_formation_lets_teams_share_labels() -> None:
-    owned = device_labels(population(numbered_pool(), tree="2x7", teams="average", partition="labels"))
+    owned = device_labels(make_population(numbered_pool(), tree="2x7", teams="average", partition="labels"))
     assert set.union(*owned[:7]) == set(range(7))
     assert set.union(*owned[7:]) == {5, 6, 7, 8, 9, 0, 1}
     assert owned[13] == {1, 5}
 
 
 def test_average_formation_of_one_team_owns_every_label_once() -> None:
-    owned = device_labels(population(numbered_pool(), tree="1x10", teams="average", partition="labels"))
+    owned = device_labels(make_population(numbered_pool(), tree="1x10", teams="average", partition="labels"))
     assert owned[9] == {9, 0}
 
 
 def test_label_formations_go_with_few_labels_too() -> None:
-    made = population(numbered_pool(), tree="2x6", teams="worst", partition=Few(5, Labels(2)))
+    made = make_population(numbered_pool(), tree="2x6", teams="worst", partition=Few(5, Labels(2)))
     assert set.union(*device_labels(made)[:6]) == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("formation", ["worst", "average"])
 def test_label_formations_refuse_other_partitions(formation: str) -> None:
     with pytest.raises(BadInput, match="needs the partition 'labels'"):
-        population(numbered_pool(), tree="2x6", teams=formation, partition="iid")
+        make_population(numbered_pool(), tree="2x6", teams=formation, partition="iid")
     with pytest.raises(BadInput, match="needs the partition 'labels'"):
-        population("synthetic", tree="2x2", teams=formation)
+        make_population("synthetic", tree="2x2", teams=formation)
 
 
 def test_worst_formation_refuses_blocks_smaller_than_classes_per_device() -> None:
     with pytest.raises(BadInput, match=r"'team-0' has only the labels \[0, 1\], fewer than classes_per_device = 3"):
-        population(numbered_pool(), tree="5x2", teams="worst", partition="labels", classes_per_device=3)
+        make_population(numbered_pool(), tree="5x2", teams="worst", partition="labels", classes_per_device=3)
 
 
 @pytest.mark.parametrize("tree", ["12", "11x1"])
 def test_worst_formation_refuses_trees_without_teams_or_with_more_than_classes(tree: str) -> None:
     with pytest.raises(BadInput, match="needs 1 to 10 teams"):
-        population(numbered_pool(), tree=tree, teams="worst", partition="labels")
+        make_population(numbered_pool(), tree=tree, teams="worst", partition="labels")
 
 
 def test_unknown_formation_is_refused_with_the_nearest() -> None:
     with pytest.raises(BadInput, match="'wurst'; did you mean 'worst'"):
-        population(numbered_pool(), teams="wurst")
+        make_population(numbered_pool(), teams="wurst")
 
 
 def test_given_formation_puts_unit_u_on_leaf_u_and_random_permutes() -> None:
     pool = numbered_pool()
-    given = device_labels(population(pool, tree=TREE, teams="given", partition="labels"))
+    given = device_labels(make_population(pool, tree=TREE, teams="given", partition="labels"))
     assert given == [{u % 10, (u + 1) % 10} for u in range(20)]
-    shuffled = device_labels(population(pool, tree=TREE, teams="random", partition="labels"))
+    shuffled = device_labels(make_population(pool, tree=TREE, teams="random", partition="labels"))
     assert shuffled != given
     assert sorted(map(sorted, shuffled)) == sorted(map(sorted, given))
-    assert shuffled == device_labels(population(pool, tree=TREE, partition="labels"))
+    assert shuffled == device_labels(make_population(pool, tree=TREE, partition="labels"))
 
 
 def test_random_formation_leaves_a_partition_within_teams_alone() -> None:
     pool = numbered_pool()
-    one, other = (population(pool, tree=TREE, teams=how, within="team") for how in ("random", "given"))
+    one, other = (make_population(pool, tree=TREE, teams=how, within="team") for how in ("random", "given"))
     assert torch.equal(one.x, other.x)
 
 
@@ -280,7 +280,7 @@ def part(x: Tensor, made: Population, team: int) -> np.ndarray:
 
 
 def test_rotate_turns_the_images_of_team_i_by_i_quarters() -> None:
-    plain, turned = (population(images(), tree="6x3", shift=shift) for shift in (None, "rotate"))
+    plain, turned = (make_population(images(), tree="6x3", shift=shift) for shift in (None, "rotate"))
     assert torch.equal(plain.y, turned.y)
     assert torch.equal(plain.start, turned.start)
     for team in range(6):
@@ -290,19 +290,19 @@ def test_rotate_turns_the_images_of_team_i_by_i_quarters() -> None:
 
 
 def test_rotate_goes_by_the_finest_tier_of_teams() -> None:
-    plain, turned = (population(images(), tree="2x2x3", shift=shift) for shift in (None, "rotate"))
+    plain, turned = (make_population(images(), tree="2x2x3", shift=shift) for shift in (None, "rotate"))
     assert np.array_equal(part(turned.x, turned, 3), np.rot90(part(plain.x, plain, 3), 3, (-2, -1)))
 
 
 def test_rotate_refuses_samples_that_are_not_square_images() -> None:
     with pytest.raises(BadInput, match=r"turns square images; these samples have the shape \(1,\)"):
-        population(numbered_pool(), shift="rotate")
+        make_population(numbered_pool(), shift="rotate")
     with pytest.raises(BadInput, match=r"shape \(3, 4\)"):
-        population(Pool(np.zeros((400, 3, 4), dtype=np.float32), labels_of(400), 10), shift="rotate")
+        make_population(Pool(np.zeros((400, 3, 4), dtype=np.float32), labels_of(400), 10), shift="rotate")
 
 
 def test_rotate_refuses_a_tree_without_teams_and_unknown_shifts() -> None:
     with pytest.raises(BadInput, match="has no teams"):
-        population(images(), tree="10", shift="rotate")
+        make_population(images(), tree="10", shift="rotate")
     with pytest.raises(BadInput, match="'rotat'; did you mean 'rotate'"):
-        population(images(), shift="rotat")
+        make_population(images(), shift="rotat")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from palmette.errors import BadInput
-from palmette.population import Iid, Pool, Population, population
+from palmette.population import Iid, Pool, Population, make_population
 from palmette.tree import Tree
 
 
@@ -320,22 +320,22 @@ def test_a_population_made_by_hand_is_checked() -> None:
         Population(Tree.parse(2), x, y, torch.tensor([0, 2, 4]), torch.tensor([1, 3]))
 
 
-# -- population() ------------------------------------------------------------------------------------------------------
+# -- make_population() ------------------------------------------------------------------------------------------------------
 
 
 def test_digits_by_default_on_forty_devices_within_teams() -> None:
-    made = population()
+    made = make_population()
     assert (made.devices, made.shape, made.classes, len(made.x), made.source) == (40, (1, 8, 8), 10, 1797, "digits")
     team_sizes = torch.zeros(4).long().index_add_(0, torch.from_numpy(made.tree.ancestors(1)), made.start.diff())
     assert set(team_sizes.tolist()) == {449, 450}
     assert torch.equal(made.train, (made.start.diff() * 3) // 4)
-    assert torch.equal(made.x, population(seed=0).x)
-    assert not torch.equal(made.start, population(seed=1).start)
+    assert torch.equal(made.x, make_population(seed=0).x)
+    assert not torch.equal(made.start, make_population(seed=1).start)
 
 
 def test_synthetic_units_are_put_on_leaves_by_the_seed() -> None:
-    given = population("synthetic", tree="2x3", teams="given")
-    random = population("synthetic", tree="2x3")
+    given = make_population("synthetic", tree="2x3", teams="given")
+    random = make_population("synthetic", tree="2x3")
     assert given.start.diff().tolist() != random.start.diff().tolist()
     assert given.start.diff().sort().values.tolist() == random.start.diff().sort().values.tolist()
     assert given.shape == (60,)
@@ -360,16 +360,16 @@ def test_synthetic_units_are_put_on_leaves_by_the_seed() -> None:
 )
 def test_bad_settings_are_refused_by_name(message: str, source: str, settings: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=message):
-        population(source, **settings)
+        make_population(source, **settings)
 
 
 def test_a_pool_with_wrong_labels_is_refused() -> None:
     x = np.zeros((100, 1))
     with pytest.raises(BadInput, match=r"labels in 0\.\.2"):
-        population(Pool(x, np.full(100, 3), 3), tree=2)
+        make_population(Pool(x, np.full(100, 3), 3), tree=2)
     with pytest.raises(BadInput, match="whole label for each of 100 samples"):
-        population(Pool(x, np.zeros(100), 3), tree=2)
+        make_population(Pool(x, np.zeros(100), 3), tree=2)
     with pytest.raises(BadInput, match="one label per sample"):
-        population(Pool(x, np.zeros((100, 2), dtype=int), 3), tree=2)
+        make_population(Pool(x, np.zeros((100, 2), dtype=int), 3), tree=2)
     with pytest.raises(BadInput, match="has 2 units for 3 devices"):
-        population(Pool(x, np.zeros(100, dtype=int), 3, start=np.array([0, 50, 100])), tree=3)
+        make_population(Pool(x, np.zeros(100, dtype=int), 3, start=np.array([0, 50, 100])), tree=3)

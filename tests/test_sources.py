@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from palmette.errors import BadInput
-from palmette.population import SOURCES, files, load, population
+from palmette.population import SOURCES, files, load, make_population
 
 
 @pytest.fixture
@@ -219,7 +219,7 @@ def test_every_source_has_a_line_of_description() -> None:
 
 @pytest.mark.parametrize(("pixels", "low"), [("signed", -1.0), ("unit", 0.0)])
 def test_digits_features_span_the_asked_range(pixels: str, low: float) -> None:
-    made = population("digits", pixels=pixels)  # type: ignore[arg-type]
+    made = make_population("digits", pixels=pixels)  # type: ignore[arg-type]
     features = made.features(torch.arange(len(made.x)))
     assert (features.min(), features.max()) == (low, 1.0)
 
@@ -234,7 +234,7 @@ def test_real_images_hold_seventy_thousand_in_ten_classes(name: str, data_folder
 
 
 def test_mnist_on_forty_devices_has_sizes_near_the_published(data_folder: Path) -> None:
-    made = population("mnist", tree="4x10", folder=data_folder)
+    made = make_population("mnist", tree="4x10", folder=data_folder)
     sizes = made.start.diff()
     assert abs(int(sizes.sum()) - 39_700) < 0.15 * 39_700
     assert sizes.min() > 500

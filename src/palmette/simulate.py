@@ -76,8 +76,8 @@ class Simulation:
             backend=backend,
             held_out=held_out,
         )
-        self._links = dict(links or {})
-        if unknown := set(self._links) - set(range(population.tree.top)):
+        self.links = dict(links or {})
+        if unknown := set(self.links) - set(range(population.tree.top)):
             raise BadInput(f"there is no link above tier {unknown.pop()}; this tree has {population.tree.tiers} tiers")
         self._chunk = chunk
         cores = os.cpu_count() or 1
@@ -99,7 +99,7 @@ class Simulation:
 
     def step(self) -> None:
         """Run one round."""
-        with _one_thread_inside(), torch.no_grad():
+        with one_thread_inside(), torch.no_grad():
             for counter in self.counters:
                 counter.exchange.zero_()
             ids = torch.zeros(1, dtype=torch.int64)
@@ -120,7 +120,7 @@ class Simulation:
     def _exchange(self, node: Node, ask: Ask) -> Replies:
         transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
         traffic = self.ledger.at(self.round, self.link_tier(node.tier))
-        link = self._links.get(node.tier - 1, Link())
+        link = self.links.get(node.tier - 1, Link())
         return exchange(node, ask, link, self.counters[node.tier], traffic, transport)
 
     def link_tier(self, tier: int) -> int:
@@ -196,7 +196,7 @@ class Simulation:
     def device_models(self, ids: Tensor) -> Tensor:
         """Return the personal models of some devices; those without one adapt their parent's."""
         store = self.stores[0]
-        with _one_thread_inside(), torch.no_grad():
+        with one_thread_inside(), torch.no_grad():
             state = store.read(ids)
             without = torch.ones(len(ids), dtype=torch.bool)
             rows = self.model().new_empty((len(ids), self.learner.width))
@@ -215,7 +215,7 @@ class Simulation:
 
 
 @contextmanager
-def _one_thread_inside() -> Iterator[None]:
+def one_thread_inside() -> Iterator[None]:
     """Keep torch from splitting one operation over threads: chunks are the unit of parallelism."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

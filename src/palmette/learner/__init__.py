@@ -1,7 +1,7 @@
 """Local work of devices: stacks of rows, addressed batches, interchangeable backends."""
 
 from palmette.learner.backends import Batch as Batch
-from palmette.learner.learner import Epochs as Epochs
 from palmette.learner.learner import Learner as Learner
-from palmette.learner.learner import LocalWork as LocalWork
 from palmette.learner.scores import Scorer as Scorer
+from palmette.learner.work import Epochs as Epochs
+from palmette.learner.work import LocalWork as LocalWork

@@ -1,4 +1,4 @@
-"""Two ways to take the gradients of many devices: `vmap`, all at once, and `loop`, one after the other.
+"""The general ways to take the gradients of many devices: `vmap`, all at once, and `loop`, one after the other.
 
 Both compute, for every row of a stack, the gradient of an objective on that row's own batch. `loop` is plain autograd, slow
 and easy to debug; `vmap` must agree with it. An objective is ``(rows, batch) -> scalar``: ``rows`` holds one device's named
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from palmette.errors import BadInput
 from palmette.task import AddressedDropout, Task
 
 Stack = dict[str, Tensor]
@@ -134,31 +133,3 @@ class LoopBackend:
             for name, part in zip(leaves, parts, strict=True):
                 gradients[name][i] = 0 if part is None else part
         return gradients
-
-
-BACKENDS: dict[str, type[VmapBackend] | type[LoopBackend]] = {"vmap": VmapBackend, "loop": LoopBackend}
-
-
-def choose(
-    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
-) -> tuple[Backend, str]:
-    """Return the backend to use and why.
-
-    Args:
-        name: ``"auto"`` or a name of `BACKENDS`.
-        task: What is learned.
-        dtype: Type of the rows.
-        device: Where they live.
-        probe: A few samples ``(1, batch, ...)`` to try the backend on.
-    """
-    if name != "auto":
-        if name not in BACKENDS:
-            raise BadInput(f"backend must be auto, {' or '.join(BACKENDS)}, not {name!r}")
-        return BACKENDS[name](task, dtype, device), "as asked"
-    backend = VmapBackend(task, dtype, device)
-    row = {"model": task.initial(dtype).to(device)[None]}
-    try:
-        backend.gradient(task_loss, row, *probe, None, torch.zeros(1, dtype=torch.int64, device=device))
-    except RuntimeError as error:
-        return LoopBackend(task, dtype, device), f"vmap cannot follow the model: {str(error).splitlines()[0]}"
-    return backend, "the fastest that fits the model"

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from palmette.learner.backends import Replicas
+from palmette.learner.backends import Backend, Replicas
+from palmette.learner.fused import FusedBackend
+from palmette.learner.samples import Samples
 from palmette.population import Population
 from palmette.task import Task
 
@@ -16,6 +18,7 @@ Split = Literal["train", "held-out", "test"]
 
 _BLOCK = 256  # samples of one device in one vectorised forward pass
 _SHARED = 4096  # samples of one shared model in one plain forward pass
+_NUMBERS = 1 << 20  # numbers in the samples of one vectorised forward pass
 
 
 class Scorer:
@@ -24,25 +27,17 @@ class Scorer:
     Args:
         task: What is measured.
         population: Whose samples.
-        dtype: Type of the rows.
-        device: Where they live.
+        samples: The same samples as the learner reads them.
+        backend: The learner's backend; `loop` cannot run a module for many rows at once.
         held_out: How many of each device's last training samples are held out.
-        vectorised: Whether the module can be run for many rows at once.
     """
 
     def __init__(
-        self,
-        task: Task,
-        population: Population,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        held_out: Tensor,
-        vectorised: bool,
+        self, task: Task, population: Population, samples: Samples, backend: Backend, *, held_out: Tensor
     ) -> None:
-        self._task, self._population, self._dtype, self._device = task, population, dtype, device
-        self._held_out, self._vectorised = held_out, vectorised
-        self._replicas = Replicas(task, dtype, device, training=False)
+        self._task, self._population, self._samples, self._held_out = task, population, samples, held_out
+        self._backend = backend
+        self._replicas = Replicas(task, samples.rows_dtype, samples.device, training=False)
 
     def ranges(self, ids: Tensor, split: Split) -> tuple[Tensor, Tensor]:
         """Return the first sample and the number of samples of each device's part."""
@@ -64,7 +59,7 @@ class Scorer:
             split: Which of their samples.
         """
         first, count = self.ranges(ids, split)
-        own = self._vectorised and len(rows) * 2 > len(ids)
+        own = self._backend.name != "loop" and len(rows) * 2 > len(ids)
         with torch.no_grad():
             result = (self._own if own else self._shared)(rows, owner, first, count)
         return {**result, "count": count.to(torch.float64)}
@@ -72,9 +67,9 @@ class Scorer:
     def _empty(self, devices: int) -> dict[str, Tensor]:
         return {name: torch.zeros(devices, dtype=torch.float64) for name in self._task.per_sample_metrics}
 
-    def _samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        x = self._population.features(index, self._dtype).to(self._device)
-        return x, _target(self._population.y[index], self._dtype).to(self._device)
+    def _gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        index = index.to(self._samples.device)
+        return self._samples.features(index), self._samples.targets(index)
 
     def _shared(self, rows: Tensor, owner: Tensor, first: Tensor, count: Tensor) -> dict[str, Tensor]:
         """Run each model plainly over the samples of all its devices."""
@@ -87,7 +82,7 @@ class Scorer:
             shift = torch.cumsum(count[mine], 0) - count[mine]
             index = torch.repeat_interleave(first[mine] - shift, count[mine]) + torch.arange(len(device_of))
             for lo in range(0, len(index), _SHARED):
-                x, y = self._samples(index[lo : lo + _SHARED])
+                x, y = self._gather(index[lo : lo + _SHARED])
                 output = functional_call(module, tensors, (x,))
                 for name, metric in self._task.per_sample_metrics.items():
                     sums[name].index_add_(0, device_of[lo : lo + _SHARED], metric(output, y).to("cpu", torch.float64))
@@ -95,27 +90,39 @@ class Scorer:
 
     def _own(self, rows: Tensor, owner: Tensor, first: Tensor, count: Tensor) -> dict[str, Tensor]:
         """Run many models at once, each over its own device's samples in padded blocks."""
-        module, _ = self._replicas.get()
-        metrics = self._task.per_sample_metrics
-
-        def one(row: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
-            output = functional_call(module, self._task.layout.unflatten(row), (x,))
-            return [metric(output, y) for metric in metrics.values()]
-
         sums = self._empty(len(count))
         for lo in range(0, int(count.max()) if len(count) else 0, _BLOCK):
             active = (count > lo).nonzero().squeeze(1)
+            # Devices of like size go together, and no more of them than fit a cache.
+            active = active[count[active].argsort(stable=True)]
             size = min(_BLOCK, int(count[active].max()) - lo)
-            position = lo + torch.arange(size)
-            real = position < count[active, None]
-            index = first[active, None] + torch.minimum(position, count[active, None] - 1)
-            x, y = self._samples(index.reshape(-1))
-            x, y = x.unflatten(0, (len(active), size)), y.unflatten(0, (len(active), size))
-            for name, values in zip(metrics, vmap(one)(rows[owner[active]], x, y), strict=True):
-                sums[name][active] += (values.to("cpu", torch.float64) * real).sum(1)
+            for some in active.split(max(1, _NUMBERS // (size * self._samples.width))):
+                size = min(_BLOCK, int(count[some].max()) - lo)
+                position = lo + torch.arange(size)
+                real = position < count[some, None]
+                index = first[some, None] + torch.minimum(position, count[some, None] - 1)
+                x, y = self._gather(index.reshape(-1))
+                values = self._values(
+                    rows[owner[some].to(rows.device)], x.unflatten(0, index.shape), y.unflatten(0, index.shape)
+                )
+                for name, value in zip(sums, values, strict=True):
+                    sums[name][some] = sums[name][some] + (value.to("cpu", torch.float64) * real).sum(1)
         return sums
 
+    def _values(self, rows: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        """Return every metric ``(n, samples)`` of each row's model on its samples."""
+        metrics = self._task.per_sample_metrics.values()
 
-def _target(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give float targets the rows' type and leave class labels whole numbers."""
-    return y.to(dtype) if y.is_floating_point() else y
+        def measured(output: Tensor, y: Tensor) -> list[Tensor]:
+            return [metric(output, y) for metric in metrics]
+
+        if isinstance(self._backend, FusedBackend):
+            result: list[Tensor] = vmap(measured)(self._backend.predict(rows, x), y)
+            return result
+        module, _ = self._replicas.get()
+
+        def one(row: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+            return measured(functional_call(module, self._task.layout.unflatten(row), (x,)), y)
+
+        values: list[Tensor] = vmap(one)(rows, x, y)
+        return values

@@ -1,6 +1,6 @@
 """Populations: the samples of every device, how they were dealt out, and the tree over the devices."""
 
-from palmette.population.build import population
+from palmette.population.build import make_population
 from palmette.population.partition import PARTITIONS, Dirichlet, Few, Iid, Labels, Partition
 from palmette.population.population import Population
 from palmette.population.sources import SOURCES, Pool, load
@@ -19,5 +19,5 @@ __all__ = [
     "Pool",
     "Population",
     "load",
-    "population",
+    "make_population",
 ]

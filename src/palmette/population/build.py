@@ -21,7 +21,7 @@ _POOL = Source("a user's own pool", Pool, (), "dirichlet", (("within", "team"),)
 _SET_ELSEWHERE = ("folder", "pixels", "devices", "seed")
 
 
-def population(
+def make_population(
     source: str | Pool = "digits",
     *,
     tree: Tree | str | int | Sequence[int] | Mapping[str, Any] = "4x10",

@@ -1,0 +1,75 @@
+"""Which backend fits a task, and why."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from palmette.errors import BadInput
+from palmette.learner.backends import Backend, LoopBackend, VmapBackend, task_loss
+from palmette.learner.fused import FusedBackend
+from palmette.learner.lowering import NotFused
+from palmette.task import Task
+
+BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
+    "fused": FusedBackend,
+    "vmap": VmapBackend,
+    "loop": LoopBackend,
+}
+"""From the fastest to the most general."""
+
+_CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
+
+
+def choose(
+    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
+) -> tuple[Backend, str]:
+    """Return the backend to use and why.
+
+    Args:
+        name: ``"auto"`` or a name of `BACKENDS`.
+        task: What is learned.
+        dtype: Type of the rows.
+        device: Where they live.
+        probe: A few samples ``(1, batch, ...)`` to try the backends on.
+    """
+    if name == "auto":
+        return _first_that_fits(task, dtype, device, probe)
+    if name not in BACKENDS:
+        raise BadInput(f"backend must be auto, {', '.join(BACKENDS)}, not {name!r}")
+    try:
+        return BACKENDS[name](task, dtype, device), "as asked"
+    except NotFused as why:
+        raise BadInput(f"backend 'fused' cannot run model {task.name!r}: {why}; use backend 'auto'") from None
+
+
+def _first_that_fits(
+    task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
+) -> tuple[Backend, str]:
+    reasons = []
+    loop = LoopBackend(task, dtype, device)
+    expected: Tensor | None = None
+    for name in ("fused", "vmap"):
+        try:
+            backend = BACKENDS[name](task, dtype, device)
+            found = _try(backend, task, dtype, device, probe)
+            expected = _try(loop, task, dtype, device, probe) if expected is None else expected
+        except (NotFused, RuntimeError) as error:
+            text = str(error).strip() or type(error).__name__
+            reasons.append(f"{name} cannot run the model: {text.splitlines()[0]}")
+            continue
+        gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
+        if gap <= _CLOSE * scale or not expected.isfinite().all():
+            return backend, "; ".join([*reasons, f"{name} is the fastest that fits the model"])
+        reasons.append(f"{name} disagrees with plain autograd by {gap / scale:.1g} of the gradient")
+    return loop, "; ".join([*reasons, "loop runs any model"])
+
+
+def _try(
+    backend: Backend, task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Take the gradient of the initial model on the probe."""
+    row = {"model": task.initial(dtype).to(device)[None]}
+    with torch.no_grad():
+        none = torch.zeros(1, dtype=torch.int64, device=device)
+        return backend.gradient(task_loss, row, *probe, None, none)["model"]

@@ -1,0 +1,157 @@
+"""Gradient steps with a pull: as they are written, and folded into the fused backend's products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette import address
+from palmette.learner.batches import Plan, weights
+from palmette.learner.fused import FusedBackend, Space
+from palmette.learner.samples import Samples
+
+PerRow = float | Tensor
+
+_STEPS = 32  # steps whose batches are addressed at once
+_GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is more than one step's
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The step ``row -= lr * (gradient + l2 * row + pull * (row - centre) + extra(row))``.
+
+    Attributes:
+        lr: Step size, one number or one per row.
+        pull: Strength of the pull, one number or one per row.
+        centre: Rows to be pulled to.
+        extra: A further gradient as a function of the rows.
+        l2: Weight decay.
+    """
+
+    lr: PerRow
+    pull: PerRow
+    centre: Tensor | None
+    extra: Callable[[Tensor], Tensor] | None
+    l2: float
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all rows take the same step, so that it can be folded into the gradient."""
+        return self.extra is None and not isinstance(self.lr, Tensor) and not isinstance(self.pull, Tensor)
+
+    def apply(self, rows: Tensor, gradient: Tensor, which: Tensor | None) -> None:
+        """Change rows in place; ``which`` are their positions in the stack, all by default."""
+        if self.l2:
+            gradient = gradient + self.l2 * rows
+        if self.centre is not None:
+            gradient = gradient + take(column(self.pull, rows), which) * (rows - take(self.centre, which))
+        if self.extra is not None:
+            gradient = gradient + self.extra(rows)
+        rows -= take(column(self.lr, rows), which) * gradient
+
+
+def fold(
+    backend: FusedBackend,
+    samples: Samples,
+    start: Tensor,
+    wanted: Tensor,
+    update: Update,
+    plan: Plan,
+    dropout: Tensor | None,
+) -> Tensor:
+    """Take all steps of a descent inside the fused backend's memory.
+
+    Rows that take more steps come first, so the rows still under way are always a leading part of the stack.
+
+    Args:
+        backend: Whose memory.
+        samples: Where batches are gathered from.
+        start: Rows to start from; they are not changed.
+        wanted: Number of steps of each row.
+        update: A uniform update.
+        plan: The batches.
+        dropout: One dropout address per row, where the model has dropout.
+    """
+    ends = sorted(set(wanted.tolist()))
+    if len(ends) <= 1:
+        return _run(backend, samples, start, update.centre, 0, sum(ends), update, plan, dropout)
+    order = torch.argsort(wanted, descending=True, stable=True)
+    place = order.to(start.device)
+    rows, centre = start[place], take(update.centre, place)
+    plan, dropout = plan.take(order.numpy()), take(dropout, place)
+    done = 0
+    for end in ends:
+        k = int((wanted >= end).sum()) if end else 0
+        if k:
+            part = slice(k)
+            rows[part] = _run(
+                *(backend, samples, rows[part], take(centre, part), done, end, update),
+                *(plan.take(part), take(dropout, part)),
+            )
+        done = end
+    result = torch.empty_like(rows)
+    result[place] = rows
+    return result
+
+
+def _run(
+    backend: FusedBackend,
+    samples: Samples,
+    rows: Tensor,
+    centre: Tensor | None,
+    begin: int,
+    end: int,
+    update: Update,
+    plan: Plan,
+    dropout: Tensor | None,
+) -> Tensor:
+    """Take the steps ``begin .. end - 1`` of rows that all take them."""
+    if begin == end or not len(rows):
+        return rows.clone()
+    lr, pull = float(update.lr), float(update.pull)
+    weight = weights(plan.count, plan.size, rows.dtype)
+    if weight is not None:
+        weight = weight.to(rows.device)
+    beta, alpha = 1 - lr * (pull + update.l2), -lr if weight is not None else -lr / plan.size
+    space = backend.space(len(rows), plan.size, fold=True)
+    space.load(rows, centre if pull else None)
+    for step, x, y in _batches(samples, space, plan, len(rows), begin, end):
+        masks = None if dropout is None else address.mix(dropout, torch.full((), step, device=rows.device))
+        space.step(x, y, weight, masks, beta, alpha, lr * pull)
+    return space.store()
+
+
+def _batches(
+    samples: Samples, space: Space, plan: Plan, n: int, begin: int, end: int
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Gather the batches of all rows, several steps at once where they are small."""
+    many = max(1, min(_STEPS, _GATHERED // (n * plan.size * samples.width)))
+    memory, views = space.batches(many, plan.size, samples)
+    for lo in range(begin, end, _STEPS):
+        index = plan.block(lo, min(end - lo, _STEPS)).to(samples.device)
+        steps = len(index)
+        targets = samples.targets(index.view(-1)).unflatten(0, (steps, n, plan.size)).unbind()
+        for first, part in zip(range(0, steps, many), index.split(many), strict=True):
+            samples.features(part.view(-1), out=memory[: part.numel()])
+            if plan.same:
+                yield from zip(range(begin, end), repeat(views[0]), repeat(targets[0]))
+                return
+            yield from zip(range(lo + first, lo + steps), views, targets[first:])  # noqa: B905 - the last are fewer
+
+
+def column(value: PerRow, like: Tensor) -> Tensor:
+    """Shape one number, or one per row, so that it multiplies rows of any width."""
+    tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    return tensor if tensor.dim() == 0 else tensor.reshape(-1, *([1] * (like.dim() - 1)))
+
+
+def take(value: Any, which: Any) -> Any:
+    """Select rows, leaving alone what is shared by all rows."""
+    if value is None or which is None or value.dim() == 0:
+        return value
+    return value[which]

@@ -1,0 +1,123 @@
+"""Less common layers of the fused backend: the forward pass is stacked by hand, autograd differentiates it stage by stage."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from palmette.learner.stages import Stage, blend
+
+
+class Differentiated(Stage):
+    """A stage whose backward step is autograd's, of this stage alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the stage and remember its small graph."""
+        with torch.enable_grad():
+            back = not self.place.first and x.is_floating_point()
+            # All parameters are parts of one memory. `data` keeps autograd from taking a step of a later layer, which
+            # writes to other parts, for a change of these.
+            self._leaves = [part.data.requires_grad_(True) for part in self.own]
+            x = x.detach().requires_grad_(back)
+            self._y = self.run(x, self._leaves)
+            if back:
+                self._leaves.append(x)
+        return self._y.detach()
+
+    @abstractmethod
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Return the output for the stack."""
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Differentiate, update the sinks and pass the input's gradient on."""
+        gradients = torch.autograd.grad(self._y, self._leaves, delta.contiguous())
+        for sink, gradient in zip(self.sinks, gradients, strict=False):
+            blend(sink, gradient, beta, alpha)
+        # Later stages write into the gradient, so it must not be one number seen many times.
+        return delta if self.place.first else gradients[-1].contiguous()
+
+
+class Elementwise(Differentiated):
+    """A layer without parameters that treats every entry, or the last dimension, by itself."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Apply the layer to the stack as it is."""
+        result: Tensor = self.layer(x)
+        return result
+
+
+class Samplewise(Differentiated):
+    """A layer without parameters that treats every sample by itself, such as average pooling."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Apply the layer to the samples of all devices."""
+        result: Tensor = self.layer(x.flatten(0, 1))
+        value: Tensor = result.unflatten(0, x.shape[:2])
+        return value
+
+
+class LayerNorm(Differentiated):
+    """Layer normalisation with each device's own scale and shift."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Normalise, then scale and shift."""
+        value: Tensor = F.layer_norm(x, self.layer.normalized_shape, eps=self.layer.eps)
+        return affine(value, own)
+
+
+class GroupNorm(Differentiated):
+    """Group normalisation with each device's own scale and shift of the channels."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Normalise, then scale and shift."""
+        value: Tensor = F.group_norm(x.flatten(0, 1), self.layer.num_groups, eps=self.layer.eps).view(x.shape)
+        return affine(value, [part.reshape(*part.shape, *[1] * (x.dim() - 3)) for part in own])
+
+
+def affine(value: Tensor, own: Sequence[Tensor]) -> Tensor:
+    """Multiply by the first and add the second of a stage's parameters, where it has them."""
+    spread = [part.reshape(len(part), *[1] * (value.dim() - part.dim()), *part.shape[1:]) for part in own]
+    if spread:
+        value = value * spread[0]
+    return value + spread[1] if len(spread) > 1 else value
+
+
+class Embedding(Differentiated):
+    """A table of vectors; the tables of all devices are looked up as one."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Look the tokens up."""
+        n, words, width = own[0].shape
+        shift = torch.arange(n, device=x.device).mul_(words).view(n, *[1] * (x.dim() - 1))
+        return F.embedding(x + shift, own[0].reshape(n * words, width))
+
+
+class Lstm(Differentiated):
+    """A long short-term memory; every step of the sequence is one batched product for all devices."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Return the outputs of the last layer at every step, ``(n, batch, steps, hidden)``."""
+        per = 4 if self.layer.bias else 2
+        for number in range(self.layer.num_layers):
+            x = self._one(x, own[number * per : (number + 1) * per])
+        return x
+
+    def _one(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        n, batch, steps, _ = x.shape
+        gates = torch.bmm(x.flatten(1, 2), own[0].mT).view(n, batch, steps, -1)
+        if len(own) > 2:
+            gates = gates + (own[2] + own[3])[:, None, None]
+        hidden = cell = x.new_zeros((n, batch, self.layer.hidden_size))
+        back = own[1].mT
+        outputs = []
+        for step in range(steps):
+            now = torch.baddbmm(gates[:, :, step], hidden, back)
+            take, forget, new, give = now.chunk(4, -1)
+            cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
+            hidden = torch.sigmoid(give) * torch.tanh(cell)
+            outputs.append(hidden)
+        return torch.stack(outputs, 2)

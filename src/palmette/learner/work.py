@@ -1,0 +1,273 @@
+"""Local work: many devices take gradient steps at once, each on its own row and its own samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette import address
+from palmette.errors import PalmetteError
+from palmette.learner import batches
+from palmette.learner.backends import Objective, Stack, task_loss
+from palmette.learner.descent import PerRow, Update, column, fold, take
+from palmette.learner.fused import FusedBackend
+from palmette.learner.learner import Learner
+from palmette.learner.scores import Split
+
+BatchKind = Literal["next", "same", "full", "one"]
+
+_STEPS = 32  # steps whose batches are addressed at once
+_FULL = 512  # samples of one device taken at once in a full gradient
+
+# All chunks of one exchange have the same scalar address.
+_key = lru_cache(maxsize=256)(address.key)
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """A number of steps given as passes over each device's own training samples."""
+
+    passes: float
+
+
+class LocalWork:
+    """The local work of one chunk of devices in one exchange; what a device program calls.
+
+    Args:
+        learner: What all devices share.
+        ids: The devices of this chunk.
+        round_: Round of the run.
+        exchange: For each device, the number of the exchange within the round.
+    """
+
+    def __init__(self, learner: Learner, ids: Tensor, round_: int, exchange: Tensor) -> None:
+        self._learner, self.ids, self.round = learner, ids, round_
+        # On the host and in numpy, whose calls cost a fraction of torch's.
+        self._ids, self._exchange = ids.numpy(), exchange.numpy()
+        self._count = learner.samples.numpy()[self._ids]
+        self.samples = torch.from_numpy(self._count)
+        self.device_steps = 0
+        self._calls = 0
+
+    def descend(
+        self,
+        start: Tensor,
+        *,
+        steps: int | Tensor | Epochs,
+        lr: PerRow,
+        pull: PerRow = 0.0,
+        centre: Tensor | None = None,
+        extra: Callable[[Tensor], Tensor] | None = None,
+        batch: BatchKind = "next",
+    ) -> Tensor:
+        """Take gradient steps ``row -= lr * (gradient + pull * (row - centre) + extra(row))`` on every row.
+
+        Args:
+            start: Rows to start from; they are not changed.
+            steps: One number, one per row, or `Epochs`.
+            lr: Step size, one number or one per row.
+            pull: Strength of the pull towards ``centre``, one number or one per row.
+            centre: Rows to be pulled to; needed with a pull.
+            extra: A further gradient as a function of the rows.
+            batch: ``"next"`` batch at every step, the ``"same"`` one, the ``"full"`` training data, or ``"one"`` sample.
+        """
+        if centre is None and (isinstance(pull, Tensor) or pull != 0):
+            raise PalmetteError("descend: a pull needs a centre")
+        learner, backend = self._learner, self._learner.backend
+        update = Update(lr, pull, centre, extra, learner.task.l2)
+        wanted, call = self._wanted(steps, batch), self._next()
+        plan = self._plan(batch, call)
+        if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
+            dropout = self._dropout(call) if backend.has_dropout else None
+            with self._blame(self.ids):
+                return fold(backend, learner.data, start, wanted, update, plan, dropout)
+
+        def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
+            update.apply(rows["model"], gradients["model"], which)
+
+        return self._walk(task_loss, {"model": start}, wanted, plan, call, change)["model"]
+
+    def minimise(
+        self,
+        objective: Objective,
+        rows: Stack,
+        *,
+        steps: int | Tensor | Epochs,
+        lr: PerRow | dict[str, PerRow],
+        batch: BatchKind = "next",
+    ) -> Stack:
+        """Take gradient steps on several named rows for an objective of one's own.
+
+        Args:
+            objective: ``(rows, batch) -> scalar`` for one device: named rows of one device and its `Batch`.
+            rows: Named rows ``(n, ...)`` to start from; they are not changed.
+            steps: One number, one per row, or `Epochs`.
+            lr: One step size, or one per name.
+            batch: As in `descend`.
+        """
+        rates = {name: column(lr[name] if isinstance(lr, dict) else lr, value) for name, value in rows.items()}
+
+        def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
+            for name, value in rows.items():
+                value -= take(rates[name], which) * gradients[name]
+
+        wanted, call = self._wanted(steps, batch), self._next()
+        return self._walk(objective, rows, wanted, self._plan(batch, call), call, change)
+
+    def gradient(self, rows: Tensor, batch: BatchKind = "full") -> Tensor:
+        """Return the gradient of every row on a batch of its own device."""
+        self.device_steps += len(rows)
+        call = self._next()
+        plan, masks = self._plan(batch, call), self._masks(call, 0)
+        index = None if plan is None else self._on_device(plan.block(0, 1)[0])
+        value = self._gradients(task_loss, {"model": rows}, plan, index, masks, None)["model"]
+        return value + self._learner.task.l2 * rows if self._learner.task.l2 else value
+
+    def loss(self, rows: Tensor, split: Split = "train") -> Tensor:
+        """Return each row's mean loss on its device's training or held-out samples (never on test data)."""
+        if split == "test":
+            raise PalmetteError("a device program may not look at test data")
+        sums = self._learner.scorer.sums(rows, torch.arange(len(rows)), self.ids, split)
+        value = (sums["loss"] / sums["count"].clamp(min=1)).to(rows)
+        return value + 0.5 * self._learner.task.l2 * rows.square().sum(1)
+
+    # -- what each call is given ---------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        """Number the calls: each has batches of its own."""
+        self._calls += 1
+        return self._calls - 1
+
+    def _on_device(self, value: Tensor) -> Tensor:
+        return value.to(self._learner.device)
+
+    def _wanted(self, steps: int | Tensor | Epochs, batch: BatchKind) -> Tensor:
+        """Return the number of steps of each row and count them."""
+        n = len(self._ids)
+        if isinstance(steps, int):
+            self.device_steps += n * steps
+            return torch.full((n,), steps)
+        if isinstance(steps, Epochs):
+            size = self._size(batch)
+            per_pass = torch.ones_like(self.samples) if size is None else torch.ceil(self.samples / size)
+            wanted = torch.ceil(per_pass * steps.passes).to(torch.int64)
+        else:
+            wanted = torch.as_tensor(steps).to("cpu", torch.int64).expand(n)
+        self.device_steps += int(wanted.sum())
+        return wanted
+
+    def _size(self, batch: BatchKind) -> int | None:
+        """Return the batch size, ``None`` for all samples."""
+        if batch == "one":
+            return 1
+        size = self._learner.batch_size
+        return None if batch == "full" or size == "full" else size
+
+    def _address(self, purpose: str, call: int) -> batches.Address:
+        base = np.array([_key(self._learner.seed, purpose, self.round, call)], dtype=np.uint64)
+        return batches.mix(batches.mix(base, self._exchange), self._ids)
+
+    def _dropout(self, call: int) -> Tensor:
+        return self._on_device(torch.from_numpy(self._address("dropout", call).view(np.int64)))
+
+    def _masks(self, call: int, step: int) -> Tensor:
+        return address.mix(self._dropout(call), torch.full((), step, device=self._learner.device))
+
+    def _plan(self, batch: BatchKind, call: int) -> batches.Plan | None:
+        """Fix the batches of a call; ``None`` for all samples at once."""
+        size = self._size(batch)
+        if size is None:
+            return None
+        size = min(size, int(self._count.max()))
+        first = self._learner.population.start.numpy()[self._ids]
+        return batches.Plan(self._address("batches", call), self._count, first, size, same=batch == "same")
+
+    # -- steps of any backend ------------------------------------------------------------------------------------------
+
+    def _walk(
+        self,
+        objective: Objective,
+        start: Stack,
+        wanted: Tensor,
+        plan: batches.Plan | None,
+        call: int,
+        change: Callable[[Stack, Stack, Tensor | None], None],
+    ) -> Stack:
+        """Run the steps of a descent, leaving out rows as their steps are done."""
+        rows = {name: value.clone() for name, value in start.items()}
+        total = int(wanted.max()) if len(wanted) else 0
+        even = bool((wanted == total).all())
+        dropout = self._dropout(call)
+        index: Tensor | None = None
+        for step in range(total):
+            which = None if even else self._on_device((wanted > step).nonzero().squeeze(1))
+            if plan is not None and (index is None or (step % _STEPS == 0 and not plan.same)):
+                index = self._on_device(plan.block(step, min(_STEPS, total - step)))
+            now = None if index is None or plan is None else index[0 if plan.same else step % _STEPS]
+            masks = address.mix(take(dropout, which), torch.full((), step, device=self._learner.device))
+            part = rows if which is None else {name: value[which] for name, value in rows.items()}
+            change(part, self._gradients(objective, part, plan, now, masks, which), which)
+            if which is not None:
+                for name, value in rows.items():
+                    value[which] = part[name]
+        return rows
+
+    def _gradients(
+        self,
+        objective: Objective,
+        rows: Stack,
+        plan: batches.Plan | None,
+        index: Tensor | None,
+        masks: Tensor,
+        which: Tensor | None,
+    ) -> Stack:
+        learner = self._learner
+        ids = take(self.ids, None if which is None else which.cpu())
+        with self._blame(ids):
+            if plan is None or index is None:
+                return self._full(objective, rows, ids, masks)
+            where = take(index.view(len(self.ids), plan.size), which)
+            weight = batches.weights(learner.samples[ids].numpy(), plan.size, learner.dtype)
+            weight = None if weight is None else self._on_device(weight)
+            return learner.backend.gradient(objective, rows, *self._gather(where), weight, masks)
+
+    def _full(self, objective: Objective, rows: Stack, ids: Tensor, masks: Tensor) -> Stack:
+        """Sum the gradient over all training samples, block by block, leaving out devices that have no more."""
+        learner = self._learner
+        count, first = self._on_device(learner.samples[ids]), self._on_device(learner.population.start[ids])
+        total = {name: torch.zeros_like(value) for name, value in rows.items()}
+        for lo in range(0, int(count.max()), _FULL):
+            active = (count > lo).nonzero().squeeze(1)
+            size = min(_FULL, int(count[active].max()) - lo)
+            position = lo + torch.arange(size, device=learner.device)
+            n = count[active, None]
+            weight = (position < n).to(learner.dtype) / n.to(learner.dtype)
+            x, y = self._gather(first[active, None] + torch.minimum(position, n - 1))
+            part = {name: value[active] for name, value in rows.items()}
+            for name, value in learner.backend.gradient(objective, part, x, y, weight, masks[active]).items():
+                total[name][active] += value
+        return total
+
+    def _gather(self, where: Tensor) -> tuple[Tensor, Tensor]:
+        data, flat = self._learner.data, where.reshape(-1)
+        return data.features(flat).unflatten(0, where.shape), data.targets(flat).unflatten(0, where.shape)
+
+    @contextmanager
+    def _blame(self, ids: Tensor) -> Iterator[None]:
+        """Say where an error inside torch came from."""
+        try:
+            yield
+        except RuntimeError as error:
+            learner = self._learner
+            names = [learner.population.tree.name(0, int(i)) for i in ids[:3]]
+            more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+            raise PalmetteError(
+                f"tier 0, {', '.join(names)}{more}, round {self.round}, backend {learner.backend.name}: {error}"
+            ) from error

@@ -1,0 +1,105 @@
+"""Small problems with known answers, shared by the tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from palmette.algorithms import algorithm
+from palmette.population import Population
+from palmette.protocol import Algorithm
+from palmette.simulate import Simulation
+from palmette.task import Task, make_task
+from palmette.tree import Tree
+
+Floats = NDArray[np.float64]
+
+
+def regression(
+    tree: str | Tree | list[int], *, dimension: int = 3, samples: int = 60, seed: int = 0, unequal: bool = False
+) -> Population:
+    """Random least-squares problems, one per device; with ``unequal`` devices have different numbers of samples."""
+    tree = Tree.parse(tree)
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(samples, 2 * samples, tree.devices) if unequal else np.full(tree.devices, samples)
+    xs, ys = [], []
+    for count in counts:
+        xs.append(generator.normal(size=(count, dimension)))
+        ys.append(generator.normal(size=count) + 2 * generator.normal())
+    x, y = np.concatenate(xs), np.concatenate(ys)
+    start = np.concatenate([[0], np.cumsum(counts)])
+    return Population(
+        tree=tree,
+        x=torch.from_numpy(x),
+        y=torch.from_numpy(y),
+        start=torch.from_numpy(start),
+        train=torch.from_numpy(counts - 1),
+        classes=None,
+    )
+
+
+def task_of(population: Population, l2: float = 0.0) -> Task:
+    """The linear model that goes with `regression`."""
+    return make_task("linear", population.shape, None, l2=l2)
+
+
+def quadratics(population: Population) -> list[tuple[Floats, Floats]]:
+    """Each device's loss as ``1/2 t'At - b't``, on its training samples."""
+    forms = []
+    for i in range(population.devices):
+        lo = int(population.start[i])
+        hi = lo + int(population.train[i])
+        x, y = population.x[lo:hi].numpy(), population.y[lo:hi].numpy()
+        forms.append((x.T @ x / (hi - lo), x.T @ y / (hi - lo)))
+    return forms
+
+
+def tree_minimiser(population: Population, pulls: list[float], weighted: bool = False) -> list[Floats]:
+    """Solve for the minimiser of the nested objective directly: rows of every tier, devices first.
+
+    Every node's objective is the (weighted) mean of its children's, each child with ``pull/2 |child - parent|^2``.
+    """
+    tree, forms = population.tree, quadratics(population)
+    dimension = len(forms[0][1])
+    offset = np.concatenate([[0], np.cumsum([tree.size(tier) for tier in range(tree.tiers)])])
+    total = int(offset[-1])
+    weight = [np.ones(tree.size(tree.top))]
+    size = [population.train.numpy().astype(float)]
+    for tier in range(tree.top):
+        size.append(np.bincount(tree.parents[tier], weights=size[-1]))
+    for tier in range(tree.top - 1, -1, -1):
+        parent = tree.parents[tier]
+        share = size[tier] / size[tier + 1][parent] if weighted else 1 / np.bincount(parent)[parent]
+        weight.insert(0, weight[0][parent] * share)
+    matrix, right = np.zeros((total * dimension,) * 2), np.zeros(total * dimension)
+    eye = np.eye(dimension)
+
+    def block(node: int) -> slice:
+        return slice(node * dimension, (node + 1) * dimension)
+
+    for i, (a, b) in enumerate(forms):
+        matrix[block(i), block(i)] += weight[0][i] * a
+        right[block(i)] += weight[0][i] * b
+    for tier, pull in enumerate(pulls):
+        for i, parent in enumerate(tree.parents[tier]):
+            child, above = block(int(offset[tier]) + i), block(int(offset[tier + 1]) + int(parent))
+            strength = weight[tier][i] * pull * eye
+            matrix[child, child] += strength
+            matrix[above, above] += strength
+            matrix[child, above] -= strength
+            matrix[above, child] -= strength
+    solution = np.linalg.solve(matrix, right).reshape(total, dimension)
+    return [solution[offset[tier] : offset[tier + 1]] for tier in range(tree.tiers)]
+
+
+def simulate(
+    name: str | Algorithm, population: Population, rounds: int, task: Task | None = None, **options: object
+) -> Simulation:
+    """Run an algorithm in float64 and return the simulation."""
+    made = algorithm(name) if isinstance(name, str) else name
+    keywords = {"dtype": torch.float64, "rounds": rounds, **options}
+    simulation = Simulation(made, population, task or task_of(population), **keywords)  # type: ignore[arg-type]
+    for _ in range(rounds):
+        simulation.step()
+    return simulation

@@ -1,0 +1,154 @@
+"""Four methods written against the protocol alone, to prove its powers before anything is built on it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
+from palmette.settings import BatchSize, settings
+from palmette.tree import Tree
+
+
+@settings
+class Scaffold(Algorithm):
+    """Control variates: two rows down, two rows up, a state row on every device."""
+
+    name: ClassVar[str] = "scaffold"
+    paper: ClassVar[str] = "a test program"
+    flat: ClassVar[bool] = True
+    steps: int = 3
+    lr: float = 0.1
+    batch_size: BatchSize = "full"
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        own = {"control": torch.zeros_like(initial)}
+        return {"model": initial, **own} if tier else own
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        shift = message["c"] - state["control"]
+        y = node.descend(message["x"], steps=self.steps, lr=self.lr, extra=lambda _: shift)
+        control = (message["x"] - y) / (self.steps * self.lr) - shift
+        return {"dx": y - message["x"], "dc": control - state["control"]}, {"control": control}
+
+    def server(self, node: Node, state: State) -> Server:
+        still = torch.zeros_like(state["model"])
+        got = yield Ask({"x": state["model"], "c": state["control"]}, otherwise={"dx": still, "dc": still})
+        share = (got.count / len(node.child_ids)).to(still)[:, None]
+        return {"model": state["model"] + got["dx"], "control": state["control"] + share * got["dc"]}
+
+
+@settings
+class AsyncL2GD(Algorithm):
+    """Coins at the server and in every team: masks, numbers per row, local runs that cost no exchange."""
+
+    name: ClassVar[str] = "async-l2gd"
+    paper: ClassVar[str] = "a test program"
+    tiers: ClassVar[tuple[int, ...]] = (3,)
+    iterations: int = 20
+    between: float = 0.2  # p_0
+    within: float = 0.3  # p_i
+    a: float = 0.25
+    c: float = 0.5
+    tau: float = 0.2
+    eta: float = 0.05
+    batch_size: BatchSize = "full"
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        return {"mean": initial} if tier == 1 else {"model": initial}
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        theta = message["keep"][:, None] * state["model"] + message["add"]
+        lr = self.eta / ((1 - self.between) * (1 - self.within))
+        theta = node.descend(theta, steps=message["steps"], lr=lr, batch="full")
+        return theta, {"model": theta}
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        gain = message["mixed"] * self.eta * self.c / self.between
+        keep = message["mean"].new_full((len(node),), 1 - gain * (self.a + self.tau * (1 - self.a)))
+        add = gain * (self.a * message["mean"] + self.tau * (1 - self.a) * state["mean"])
+        steps = torch.zeros(len(node), dtype=torch.int64)
+        s = self.eta * self.c * (1 - self.tau) * (1 - self.a) / ((1 - self.between) * self.within)
+        for i in range(message["first"], message["last"]):
+            meet = node.uniform("within", i) < self.within
+            got = yield Ask({"keep": keep, "add": add, "steps": steps}, to=meet, otherwise=add)
+            keep, add = torch.where(meet, 1 - s, keep), torch.where(meet[:, None], s * got.rows, add)
+            steps = torch.where(meet, 0, steps + 1)
+        got = yield Ask({"keep": keep, "add": add, "steps": steps})
+        return got.rows, {"mean": got.rows}
+
+    def server(self, node: Node, state: State) -> Server:
+        meetings = [i for i in range(self.iterations) if bool(node.uniform("between", i) < self.between)]
+        mean, mixed, first = state["model"], 0.0, 0
+        for last in [*meetings, self.iterations]:
+            sizes = torch.from_numpy(node.tree.offsets[0]).diff().double()
+            ask = {"first": first, "last": last, "mean": mean, "mixed": mixed}
+            got = yield Ask(ask, weights=sizes)
+            mean, mixed, first = got.rows, 1.0, last + 1
+        return {"model": mean}
+
+
+@settings
+class FedAMP(Algorithm):
+    """A cloud model of its own for every device: per-child messages and a stack of replies."""
+
+    name: ClassVar[str] = "fedamp"
+    paper: ClassVar[str] = "a test program"
+    flat: ClassVar[bool] = True
+    strength: float = 0.3
+    sigma: float = 2.0
+    lr: float = 0.1
+    steps: int = 4
+    batch_size: BatchSize = "full"
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        return {"model": initial, "all": initial.repeat(tree.devices)} if tier else {"model": initial}
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        theta = node.descend(state["model"], steps=self.steps, lr=self.lr, pull=1.0, centre=message)
+        return theta, {"model": theta}
+
+    def server(self, node: Node, state: State) -> Server:
+        theta = state["all"].view(-1, state["model"].shape[1])
+        other = torch.exp(-torch.cdist(theta, theta).square() / self.sigma) / self.sigma * self.strength / len(theta)
+        other.fill_diagonal_(0)
+        cloud = other @ theta + (1 - other.sum(1, keepdim=True)) * theta
+        got = yield Ask(PerChild(cloud), reduce="stack")
+        theta = theta.clone()
+        if len(got.positions):
+            theta[got.positions] = got.rows
+        return {"model": theta.mean(0, keepdim=True), "all": theta.view(1, -1)}
+
+
+@settings
+class TwoStages(Algorithm):
+    """First one model for all, then each team alone from there: stages, and ticks without messages."""
+
+    name: ClassVar[str] = "two-stages"
+    paper: ClassVar[str] = "a test program"
+    first: int = 2
+    lr: float = 0.1
+    batch_size: BatchSize = "full"
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        return {"model": initial} if tier else {}
+
+    def stage(self, round_: int, rounds: int) -> int:
+        return int(round_ >= self.first)
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        return node.descend(message, steps=2, lr=self.lr), state
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        got = yield Ask(state["model"] if message is None else message, reduce="samples", otherwise=state["model"])
+        return (got.rows if node.stage == 0 else None), {"model": got.rows}
+
+    def server(self, node: Node, state: State) -> Server:
+        x = state["model"]
+        if node.stage == 0:
+            got = yield Ask(x, reduce="samples", otherwise=x)
+            return {"model": got.rows}
+        yield Ask(x if node.round == self.first else None)
+        return state

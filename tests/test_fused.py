@@ -1,0 +1,283 @@
+"""Every layer of the fused backend has the gradient of plain autograd, in any shape."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from palmette.learner.backends import LoopBackend, task_loss
+from palmette.learner.fused import FusedBackend
+from palmette.learner.lowering import LAYERS, NotFused, lower
+from palmette.task import Task
+
+CPU = torch.device("cpu")
+
+
+class Functional(nn.Module):
+    """A module written with functions and methods instead of layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.last = nn.Conv2d(2, 4, 3), nn.Linear(4 * 3 * 3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.conv(x)), 2)
+        return self.last(torch.tanh(x).view(x.size(0), -1))
+
+
+class Reader(nn.Module):
+    """An LSTM over embedded tokens that answers after the last one."""
+
+    def __init__(self, layers: int = 1) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 6)
+        self.lstm = nn.LSTM(6, 7, layers, batch_first=True)
+        self.last = nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, _ = self.lstm(self.table(x))
+        return self.last(outputs[:, -1])
+
+
+class Idle(nn.Module):
+    """A module with a layer it never uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.last = nn.Linear(3, 3), nn.Linear(12, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x)
+
+
+def tail(inputs: int) -> list[nn.Module]:
+    return [nn.Flatten(), nn.Linear(inputs, 5)]
+
+
+MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
+    "linear alone": ((12,), nn.Linear(12, 5)),
+    "linear without bias": ((12,), [nn.Linear(12, 5, bias=False)]),
+    "wide linear": ((12,), [nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 5)]),
+    "linear on sequences": ((4, 6), [nn.Linear(6, 8), nn.Tanh(), *tail(32)]),
+    "tanh twice": ((12,), [nn.Linear(12, 9), nn.Tanh(), nn.Tanh(), nn.Linear(9, 5)]),
+    "relu first": ((12,), [nn.ReLU(), nn.Linear(12, 9), nn.Sigmoid(), nn.ReLU(), nn.Linear(9, 5)]),
+    "gelu": ((12,), [nn.Linear(12, 9), nn.GELU(), nn.ReLU(), nn.Linear(9, 9), nn.GELU("tanh"), nn.Linear(9, 5)]),
+    "elementwise": (
+        (12,),
+        [nn.Linear(12, 9), nn.SiLU(), nn.Linear(9, 9), nn.LeakyReLU(0.1), nn.Linear(9, 5), nn.ELU()],
+    ),
+    "more elementwise": (
+        (12,),
+        [nn.Linear(12, 9), nn.Softplus(), nn.Hardtanh(), nn.Linear(9, 5), nn.Mish(), nn.ReLU6()],
+    ),
+    "dropout": ((12,), [nn.Dropout(0.3), nn.Linear(12, 9), nn.Dropout(0.5), nn.ReLU(), nn.Linear(9, 5)]),
+    "layer norm": ((4, 6), [nn.LayerNorm((4, 6)), nn.Linear(6, 8), nn.LayerNorm(8, bias=False), nn.ReLU(), *tail(32)]),
+    "plain norm": ((6,), [nn.Linear(6, 8), nn.LayerNorm(8, elementwise_affine=False), nn.ReLU(), nn.Linear(8, 5)]),
+    "group norm": ((2, 6, 6), [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), *tail(64)]),
+    "convolutions": (
+        (2, 9, 8),
+        [nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, (3, 2), stride=(1, 2)), *tail(16)],
+    ),
+    "wide convolutions": (
+        (9, 6, 6),
+        [
+            nn.Conv2d(9, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(8, 4, 3, bias=False),
+            nn.ReLU(),
+            *tail(4),
+        ],
+    ),
+    "odd convolutions": (
+        (4, 9, 9),
+        [nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), nn.Conv2d(6, 6, 2, dilation=2, padding=1, bias=False), *tail(294)],
+    ),
+    "pools": (
+        (2, 9, 9),
+        [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d(1), nn.ReLU(), *tail(3)],
+    ),
+    "average pools": ((2, 8, 8), [nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), *tail(48)]),
+    "nested": ((12,), [nn.Sequential(nn.Linear(12, 9), nn.ReLU()), nn.Sequential(nn.Linear(9, 5))]),
+    "functions": ((2, 8, 8), Functional()),
+    "reader": ((5,), Reader()),
+    "deep reader": ((4,), Reader(2)),
+    "idle layer": ((12,), Idle()),
+}
+TOKENS = ("reader", "deep reader")
+
+
+def task(module: nn.Module | list[nn.Module], **options) -> Task:
+    return Task(nn.Sequential(*module) if isinstance(module, list) else module, **options)
+
+
+def drawn(shape: tuple[int, ...], seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def agree(of: Task, x: Tensor, y: Tensor, weight: Tensor | None = None, dtype: torch.dtype = torch.float64) -> None:
+    """Compare the fused gradient with that of plain autograd, and a folded step with the step."""
+    n = len(x)
+    rows = (0.3 * drawn((n, of.layout.width), 1)).to(dtype)
+    x = x.to(dtype) if x.is_floating_point() else x
+    fused, loop = FusedBackend(of, dtype, CPU), LoopBackend(of, dtype, CPU)
+    address = torch.arange(n) * 7919
+    with torch.no_grad():
+        expected = loop.gradient(task_loss, {"model": rows}, x, y, weight, address)["model"]
+        # Twice: the second use of the same memory must not see the first.
+        for _ in range(2):
+            found = fused.gradient(task_loss, {"model": rows}, x, y, weight, address)["model"]
+            scale = max(1.0, float(expected.abs().max()))
+            tolerance = 1e-9 if dtype == torch.float64 else 1e-5
+            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
+        space, centre = fused.space(n, x.shape[1], fold=True), rows.flip(0)
+        space.load(rows, centre)
+        mean = 1.0 if weight is not None else 1 / x.shape[1]
+        for _ in range(2):
+            space.step(x, y, weight, address, 0.9, -0.1 * mean, 0.1)
+        twice = 0.9 * rows - 0.1 * expected + 0.1 * centre
+        second = loop.gradient(task_loss, {"model": twice}, x, y, weight, address)["model"]
+        stepped = 0.9 * twice - 0.1 * second + 0.1 * centre
+        torch.testing.assert_close(space.store(), stepped, rtol=0, atol=tolerance * scale)
+
+
+def samples(name: str, n: int, batch: int) -> tuple[Tensor, Tensor]:
+    shape, _ = MODELS[name]
+    labels = torch.arange(n * batch).reshape(n, batch) * 13 % 5
+    if name in TOKENS:
+        return torch.arange(n * batch * math.prod(shape)).reshape(n, batch, *shape) * 7 % 11, labels
+    return drawn((n, batch, *shape)), labels
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "single"])
+@pytest.mark.parametrize("name", MODELS)
+def test_each_layer_has_the_gradient_of_autograd(name: str, dtype: torch.dtype) -> None:
+    agree(task(MODELS[name][1]), *samples(name, 3, 6), dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["wide linear", "convolutions", "dropout", "reader"])
+def test_samples_that_only_fill_up_a_batch_count_for_nothing(name: str) -> None:
+    real = torch.tensor([6, 2, 1])[:, None]
+    weight = (torch.arange(6) < real).to(torch.float64) / real
+    agree(task(MODELS[name][1]), *samples(name, 3, 6), weight)
+
+
+def test_every_layer_of_the_table_is_tested() -> None:
+    seen = set()
+    for _, module in MODELS.values():
+        replica = task(module).replica(training=True, dtype=torch.float64, device=CPU)
+        seen |= {type(link.layer) for link in lower(replica)}
+    assert seen == set(LAYERS)
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic", "own"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_each_loss_has_the_gradient_of_autograd(loss: str, outputs: int) -> None:
+    chosen = (lambda output, target: (output - target).abs().pow(1.5).sum(1)) if loss == "own" else loss
+    if loss == "logistic" and outputs > 1:
+        pytest.skip("the logistic loss has one output")
+    y = drawn((3, 6, outputs), 4)
+    if loss == "logistic":
+        y = y[..., 0].sign()
+    agree(task([nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, outputs)], loss=chosen), drawn((3, 6, 12)), y)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 23),
+    st.lists(st.integers(1, 24), min_size=2, max_size=4),
+    st.booleans(),
+    st.sampled_from([nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid]),
+)
+def test_networks_of_any_shape_agree(n: int, batch: int, sizes: list[int], bias: bool, activation) -> None:
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(sizes):
+        layers += [nn.Linear(before, after, bias=bias), activation()]
+    y = torch.arange(n * batch).reshape(n, batch) % sizes[-1]
+    agree(task(layers[:-1]), drawn((n, batch, sizes[0])), y)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.tuples(st.integers(1, 12), st.integers(1, 6)),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.integers(0, 2),
+    st.integers(4, 8),
+)
+def test_convolutions_of_any_shape_agree(
+    n: int, batch: int, channels: tuple[int, int], kernel: int, stride: int, padding: int, side: int
+) -> None:
+    chain = [
+        nn.Conv2d(channels[0], channels[1], kernel, stride, padding),
+        nn.ReLU(),
+        nn.Conv2d(channels[1], 2, 2),
+        nn.Flatten(),
+    ]
+    outputs = nn.Sequential(*chain)(torch.zeros(1, channels[0], side, side)).shape[1] if side + 2 * padding > 4 else 0
+    if not outputs:
+        return
+    y = torch.arange(n * batch).reshape(n, batch) % 5
+    agree(task([*chain, nn.Linear(outputs, 5)]), drawn((n, batch, channels[0], side, side)), y)
+
+
+class Shared(nn.Module):
+    """One layer used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(torch.relu(self.inner(x)))
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x))
+
+
+class Outside(nn.Module):
+    """A parameter that belongs to no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (Shared(), "used twice"),
+        (Tied(), "shared between layers"),
+        (Outside(), "outside a layer"),
+        (nn.Sequential(nn.Linear(5, 5), nn.Flatten(0)), "layer 2 .Flatten. joins the samples"),
+        (nn.Sequential(nn.Conv2d(1, 1, 3, padding="same"), nn.Flatten()), "layer 1 .Conv2d. pads"),
+        (nn.Sequential(nn.Embedding(5, 3, padding_idx=0), nn.Flatten()), "padding_idx"),
+        (nn.LSTM(3, 4), "batch_first=False"),
+        (nn.Sequential(nn.Linear(5, 5), nn.Bilinear(5, 5, 2)), "layer 2 .Bilinear. has no fused form"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused_with_the_reason(module: nn.Module, why: str) -> None:
+    with pytest.raises(NotFused, match=why):
+        FusedBackend(Task(module), torch.float32, CPU)

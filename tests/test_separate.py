@@ -1,0 +1,72 @@
+"""Separate nodes: repeated messages, late replies, errors that travel."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from palmette.algorithms import FedAvg, PerMFL
+from palmette.links.wire import Envelope, decode, encode
+from palmette.protocol import Device, State
+from palmette.separate import Machine, Setup, run_separately
+from palmette.settings import settings
+from palmette.simulate import Simulation
+from problems import regression, simulate, task_of
+from test_contract import assert_separate_is_stacked
+
+
+@settings
+class Sluggish(PerMFL):
+    """PerMFL on devices that answer after a while of their own."""
+
+    name: ClassVar[str] = "sluggish"
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        time.sleep(random.random() * 0.004)
+        return super().device(node, message, state)
+
+
+def test_the_order_of_arrival_changes_no_bit() -> None:
+    population = regression([3, 4], unequal=True)
+    given: dict[str, Any] = {"team_steps": 3, "local_steps": 2, "batch_size": 5}
+    stacked = simulate(PerMFL(**given), population, 2, dtype=torch.float32, chunk=1)
+    slow = Simulation(Sluggish(**given), population, task_of(population), rounds=2)
+    assert_separate_is_stacked(run_separately(slow, 2), stacked)
+
+
+def test_a_repeated_message_gets_the_stored_reply_and_no_second_training() -> None:
+    population = regression("1x1")
+    simulation = Simulation(PerMFL(), population, task_of(population), rounds=1)
+    setup = Setup(simulation.algorithm, simulation.tree, simulation.learner, {}, simulation.samples, 0)
+    machine = Machine(setup, 0, 0)
+    message = encode(Envelope(0, 1, 0, 0, torch.zeros(1, 3)))
+    first = machine.answer(message)
+    state = {name: rows.clone() for name, rows in machine.state.items()}
+    steps = machine.device_steps
+    assert machine.answer(message) == first
+    assert machine.device_steps == steps == 20
+    assert all(torch.equal(machine.state[name], rows) for name, rows in state.items())
+    again = machine.answer(encode(Envelope(0, 1, 1, 0, torch.zeros(1, 3))))
+    assert not torch.equal(decode(again).body, decode(first).body)  # another exchange draws other batches
+
+
+@settings
+class Failing(FedAvg):
+    """FedAvg with a device that breaks down."""
+
+    name: ClassVar[str] = "failing"
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        if 1 in node.ids:
+            raise RuntimeError("the disk of device 1 is full")
+        return super().device(node, message, state)
+
+
+def test_an_error_on_one_machine_reaches_the_server() -> None:
+    population = regression("1x3")
+    with pytest.raises(RuntimeError, match="disk of device 1"):
+        run_separately(Simulation(Failing(), population, task_of(population), rounds=1), 1)

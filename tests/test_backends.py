@@ -235,9 +235,10 @@ def test_asking_for_a_backend_that_cannot_run_the_model_is_refused() -> None:
 def test_chunks_are_even_and_bounded(model: str) -> None:
     of = learner(model, "auto")
     assert of.chunk(1) == 1
-    for participants in (2, 5, 40, 1000, 100_000):
+    for participants in (2, 40, 1000, 3500, 100_000):
         size = of.chunk(participants)
         assert 1 <= size <= 256
-        # At least two chunks, so that two cores have work, and the last is not a small rest.
+        # At least two chunks, so that two cores have work, all of a size but for a few in the last.
         assert size <= (participants + 1) // 2
-        assert participants % size == 0 or participants % size > size // 2 or size < 8
+        rest = -(-participants // size) * size - participants
+        assert rest < -(-participants // size)

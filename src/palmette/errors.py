@@ -26,4 +26,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for a mistyped word, or the list of what there is."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there is {', '.join(names)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there is {', '.join(names[:20])}{f' and {len(names) - 20} more' if len(names) > 20 else ''}"

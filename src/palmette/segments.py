@@ -28,8 +28,11 @@ class SegmentMean:
         if weights is None:
             self._weight = torch.ones(len(segment), dtype=torch.float64, device=segment.device)
         else:
-            total = torch.zeros_like(size).index_add_(0, segment, weights.to(size))
-            self._weight = weights.to(size) / (total / size)[segment]
+            # Divided by the largest first, so that equal weights are exactly one whatever their value.
+            peak = torch.zeros_like(size).scatter_reduce_(0, segment, weights.to(size), "amax")
+            scaled = weights.to(size) / torch.where(peak > 0, peak, 1.0)[segment]
+            total = torch.zeros_like(size).index_add_(0, segment, scaled)
+            self._weight = scaled / torch.where(total > 0, total / size, 1.0)[segment]
         self.total = torch.zeros_like(size)
         self.present = torch.zeros(count, dtype=torch.int64, device=segment.device)
         self._sums: dict[str, Tensor] = {}
@@ -39,7 +42,8 @@ class SegmentMean:
         parents, weight = self._segment[positions], self._weight[positions]
         self.total.index_add_(0, parents, weight)
         self.present.index_add_(0, parents, torch.ones_like(parents))
-        for name, value in rows.items():
+        for name, given in rows.items():
+            value = given if given.is_floating_point() else given.to(torch.float64)
             if name not in self._sums:
                 self._sums[name] = value.new_zeros((len(self.present), *value.shape[1:]))
             part = value if self._plain else value * _column(weight, value)

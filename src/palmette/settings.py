@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -24,7 +25,7 @@ settings = dataclass(frozen=True, kw_only=True, config=CONFIG)
 
 def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
     """Make a settings object, turning all that is wrong with the values into one `BadInput`."""
-    known: Mapping[str, Any] = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     problems = [f"unknown setting {key!r}{nearest(key, known)}" for key in values if key not in known]
     try:
         made = kind(**{key: value for key, value in values.items() if key in known})

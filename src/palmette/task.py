@@ -54,7 +54,7 @@ class AddressedDropout(nn.Module):
             return value
         counter = torch.arange(value.numel(), device=value.device).reshape(value.shape)
         keep = uniform(mix(self.address + self.layer, counter)) >= self.rate
-        return value * keep / (1 - self.rate)
+        return value * keep / (1 - self.rate) if self.rate < 1 else torch.zeros_like(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,12 @@ class Task:
         if not self.l2 >= 0 or self.l2 == float("inf"):
             raise BadInput(f"l2 must be a finite number of at least 0, not {self.l2}")
         for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if isinstance(layer, nn.modules.dropout._DropoutNd) and not isinstance(layer, nn.Dropout):
+                raise BadInput(
+                    f"layer {name!r} is {type(layer).__name__}, whose mask is not addressed; use nn.Dropout instead"
+                )
+            running = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
+            if running or isinstance(layer, nn.modules.batchnorm._BatchNorm):
                 raise BadInput(
                     f"layer {name!r} is {type(layer).__name__}, whose running statistics are not parameters and would "
                     "not be federated; use nn.GroupNorm or nn.LayerNorm instead"
@@ -107,7 +112,7 @@ class Task:
     def replica(self, *, training: bool, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """Copy the module for functional calls; its parameters are only shapes, its dropout is addressed."""
         module = copy.deepcopy(self.module).to(device=device, dtype=dtype)
-        for number, (name, layer) in enumerate(list(module.named_modules())):
+        for number, (name, layer) in enumerate(list(module.named_modules(remove_duplicate=False))):
             if isinstance(layer, nn.Dropout):
                 parent = module.get_submodule(name.rpartition(".")[0]) if "." in name else module
                 setattr(parent, name.rpartition(".")[2], AddressedDropout(layer.p, number))
@@ -128,7 +133,13 @@ class Task:
                 f"model {self.name!r} has {output.shape[-1]} outputs but the labels go up to {classes - 1}: "
                 f"give it at least {classes} outputs"
             )
-        values = self.per_sample_loss(output, targets)
+        try:
+            values = self.per_sample_loss(output, targets)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise BadInput(
+                f"the outputs of model {self.name!r}, of shape {tuple(output.shape[1:])}, do not fit targets of shape "
+                f"{tuple(targets.shape[1:])}: {error}"
+            ) from None
         if values.shape != (len(targets),):
             raise BadInput(
                 f"the loss gave shape {tuple(values.shape)} for {len(targets)} samples; it must give one value per "

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,14 @@ class Tree:
             childless = np.setdiff1d(np.arange(size), parent)
             if len(childless):
                 raise BadInput(f"{self.name(tier + 1, int(childless[0]))!r} in tier {tier + 1} has no children")
+        if len(self.labels) != self.tiers:
+            raise BadInput(
+                f"a tree of {self.tiers} tiers needs as many tuples of names (or None), not {len(self.labels)}"
+            )
         for tier, names in enumerate(self.labels):
             if names is not None:
+                if len(names) != self.size(tier):
+                    raise BadInput(f"tier {tier} has {self.size(tier)} nodes but {len(names)} names")
                 repeated = [name for name, times in Counter(names).items() if times > 1]
                 if repeated:
                     raise BadInput(f"the name {repeated[0]!r} is used by two nodes of tier {tier}; names must differ")
@@ -87,6 +94,8 @@ class Tree:
 
     def children(self, tier: int, node: int) -> range:
         """Return the children of one node, as numbers in the tier below."""
+        if tier == 0:
+            return range(0)
         start, stop = self.offsets[tier - 1][node : node + 2]
         return range(int(start), int(stop))
 
@@ -124,10 +133,14 @@ class Tree:
 
     def find(self, tier: int, name: str) -> int:
         """Return the number of the node of this name."""
-        names = self.names(tier)
-        if name not in names:
-            raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, names)}")
-        return names.index(name)
+        number = self._numbers[tier].get(name)
+        if number is None:
+            raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, self._numbers[tier])}")
+        return number
+
+    @cached_property
+    def _numbers(self) -> tuple[dict[str, int], ...]:
+        return tuple({name: i for i, name in enumerate(self.names(tier))} for tier in range(self.tiers))
 
     def __str__(self) -> str:
         sizes = [np.diff(offset) for offset in self.offsets]
@@ -155,12 +168,14 @@ class Tree:
             return _from_factors([int(factor) for factor in re.split(r"[x×]", what)])
         if isinstance(what, int):
             return _from_factors([what])
+        if not isinstance(what, Sized):
+            raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10, or names in a mapping")
         return Tree.from_sizes(what)
 
     @staticmethod
     def from_sizes(sizes: Sequence[int]) -> Tree:
         """Make a three-tier tree from the number of devices of every team."""
-        if not len(sizes) or any(int(size) != size or size < 1 for size in sizes):
+        if not len(sizes) or not all(isinstance(size, Real) and size >= 1 and size % 1 == 0 for size in sizes):
             raise BadInput(f"team sizes must be whole numbers of at least 1, not {list(sizes)}")
         teams = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         return Tree((teams, np.zeros(len(sizes), dtype=np.int64)))
@@ -173,6 +188,9 @@ class Tree:
         """
         if not columns or len({len(column) for column in columns}) != 1 or not len(columns[0]):
             raise BadInput("a tree's table needs columns of one length: device, team[, region ...]")
+        for row in zip(*columns, strict=True):
+            if any(cell is None or cell != cell or str(cell) == "" for cell in row):
+                raise BadInput(f"the row of device {str(row[0])!r} has an empty cell; every device needs a team: {row}")
         names = [[str(cell) for cell in column] for column in columns]
         parent: dict[tuple[int, str], tuple[int, str] | None] = {}
         for row in zip(*names, strict=True):
@@ -192,9 +210,7 @@ class Tree:
     def from_parents(parents: Mapping[str, str | None]) -> Tree:
         """Make a tree from each node's parent name; exactly one node, the server, has ``None``."""
         roots = [name for name, above in parents.items() if above is None]
-        if len(roots) != 1:
-            raise BadInput(f"exactly one node may have no parent (the server); here are {len(roots)}: {roots[:5]}")
-        depth = {roots[0]: 0}
+        depth = dict.fromkeys(roots, 0)
         for name in parents:
             path: list[str] = []
             here = name
@@ -208,6 +224,8 @@ class Tree:
                 here = above
             for offset, step in enumerate(reversed(path), start=1):
                 depth[step] = depth[here] + offset
+        if len(roots) != 1:
+            raise BadInput(f"exactly one node may have no parent (the server); here are {len(roots)}: {roots[:5]}")
         inner = set(parents.values())
         leaves = [name for name in parents if name not in inner]
         deepest = max(depth[leaf] for leaf in leaves)

@@ -256,21 +256,31 @@ class MaxPool2d(Stage):
 
     fresh = True
 
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
+        super().__init__(layer, own, sinks, place)
+        names = "kernel_size", "stride", "padding", "dilation", "ceil_mode"
+        self._settings = [getattr(layer, name) for name in names]
+        self._memory: tuple[Tensor, Tensor, Tensor] | None = None
+
     def forward(self, x: Tensor) -> Tensor:
         """Take the largest, in whichever order channels and pixels lie in memory."""
-        layer = self.layer
-        self._x = x.flatten(0, 1)
-        self._settings = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
-        out, self._where = _ops.max_pool2d_with_indices(self._x, *self._settings)
-        return _stack(out, x)
+        self._x = images = x.flatten(0, 1)
+        if self._memory is None:
+            self._memory = *_ops.max_pool2d_with_indices(images, *self._settings), torch.empty_like(images)
+        else:
+            out, where, _ = self._memory
+            _ops.max_pool2d_with_indices.out(images, *self._settings, out=out, indices=where)
+        return _stack(self._memory[0], x)
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Send each gradient back to where the largest was."""
+        assert self._memory is not None
+        _, where, back = self._memory
         last = self._x.is_contiguous(memory_format=torch.channels_last)
         order = torch.channels_last if last else torch.contiguous_format
         images = delta.flatten(0, 1).contiguous(memory_format=order)
-        out = _ops.max_pool2d_with_indices_backward(images, self._x, *self._settings, self._where)
-        return _stack(out, delta)
+        _ops.max_pool2d_with_indices_backward.grad_input(images, self._x, *self._settings, where, grad_input=back)
+        return _stack(back, delta)
 
 
 def _stack(images: Tensor, like: Tensor) -> Tensor:

@@ -151,10 +151,14 @@ def _check(node: Node, ask: Ask, children: int) -> None:
     ):
         if value is not None and value.shape != (size,):
             raise ProtocolError(f"{what} must have shape ({size},), not {tuple(value.shape)}")
+        if value is not None and what != "weights" and value.dtype != torch.bool:
+            raise ProtocolError(f"{what} must be bool, not {value.dtype}")
     message: Mapping[str, Any] = ask.message if isinstance(ask.message, Mapping) else {"": ask.message}
     for name, sent in message.items():
         size = children if isinstance(sent, PerChild) else len(node)
         rows = sent.rows if isinstance(sent, PerChild) else sent
+        if not (rows is None or isinstance(rows, (Tensor, int, float))):
+            raise ProtocolError(f"message {name!r} must be rows, PerChild rows or a number, not {type(rows).__name__}")
         if isinstance(rows, Tensor) and (rows.dim() == 0 or len(rows) != size):
             raise ProtocolError(f"message {name!r} must have {size} rows, not shape {tuple(rows.shape)}")
 
@@ -185,11 +189,11 @@ class _Reduction:
 
     def add(self, positions: Tensor, reply: Any) -> None:
         """Take in the replies of the children at ``positions`` of the parcel."""
-        self.bytes_up += payload(reply) * len(positions)
         rows = dict(reply) if isinstance(reply, Mapping) else {} if reply is None else {"": reply}
         for name, value in rows.items():
             if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(positions):
                 raise ProtocolError(f"reply {name!r} must be a tensor with {len(positions)} rows")
+        self.bytes_up += payload(reply) * len(positions)
         places = self._there[positions]
         if self._ask.reduce == "stack":
             self._mean.add(self._place[places], {})
@@ -205,17 +209,17 @@ class _Reduction:
             names = self._stack[0][1] if self._stack else {}
             values = {name: torch.cat([rows[name] for _, rows in self._stack]) for name in names}
         else:
-            values = self._fill(self._mean.result(), count, asking)
+            values = self._fill(self._mean.result(), asking)
         return Replies(values, count, self._mean.total, places, self._parents[places])
 
-    def _fill(self, values: dict[str, Tensor], count: Tensor, asking: Tensor) -> dict[str, Tensor]:
-        empty = count == 0
+    def _fill(self, values: dict[str, Tensor], asking: Tensor) -> dict[str, Tensor]:
+        empty = self._mean.total == 0  # nobody answered, or nobody who counts
         if not bool(empty.any()):
             return values
         given = self._ask.otherwise
         if given is None:
             waiting = (empty & asking).nonzero()
-            if len(waiting) and self._ask.message is not None:
+            if len(waiting) and (self._ask.message is not None or values):
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
                 raise ProtocolError(
                     f"nobody answered {name!r} in round {self._node.round} and its program did not say what to take "
@@ -226,6 +230,7 @@ class _Reduction:
         if not values:
             return dict(rows)
         for name, value in values.items():
-            if name in rows:
-                value[empty.to(value.device)] = rows[name][empty.to(value.device)].to(value.dtype)
+            if name not in rows:
+                raise ProtocolError(f"otherwise has no {name!r}, which children replied; it has {sorted(rows)}")
+            value[empty.to(value.device)] = rows[name][empty.to(value.device)].to(value.dtype)
         return values

@@ -27,9 +27,11 @@ class Participation:
     amount: float = 1.0
 
     def __post_init__(self) -> None:
+        if self.kind not in ("all", "fraction", "count", "pass"):
+            raise BadInput(f"participation must be 'all', 'fraction', 'count' or 'pass', not {self.kind!r}")
         if self.kind == "fraction" and not 0 < self.amount <= 1:
             raise BadInput(f"participation: a fraction must be above 0 and at most 1, not {self.amount}")
-        if self.kind in ("count", "pass") and (self.amount < 1 or self.amount != int(self.amount)):
+        if self.kind in ("count", "pass") and not (self.amount >= 1 and self.amount % 1 == 0):
             raise BadInput(f"participation: a count must be a whole number of at least 1, not {self.amount}")
 
     @staticmethod
@@ -37,8 +39,8 @@ class Participation:
         """Read ``"all"``, ``0.5`` or ``"50%"`` (a fraction), ``5`` (a count), ``"pass 5"`` (five at a time, each once)."""
         if isinstance(what, Participation):
             return what
-        if isinstance(what, bool):
-            raise BadInput("participation must be 'all', a fraction, a count or 'pass N'")
+        if isinstance(what, bool) or not isinstance(what, (str, int, float)):
+            raise BadInput(f"participation must be 'all', a fraction, a count or 'pass N', not {what!r}")
         if isinstance(what, int):
             return Participation("count", what)
         if isinstance(what, float):
@@ -48,7 +50,7 @@ class Participation:
             return Participation()
         if re.fullmatch(r"\d+", text):
             return Participation("count", int(text))
-        if re.fullmatch(r"\d*\.\d+|\d+\.", text):
+        if re.fullmatch(r"\d*\.\d+|\d+\.|\d+(\.\d+)?e-\d+", text):
             return Participation("fraction", float(text))
         if re.fullmatch(r"\d+(\.\d+)?\s*%", text):
             return Participation("fraction", float(text.rstrip("% ")) / 100)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -34,7 +36,9 @@ def encode(envelope: Envelope) -> bytes:
     """Turn an envelope into bytes."""
     body = envelope.body
     named: Mapping[str, Any] = body if isinstance(body, Mapping) else {} if body is None else {"": body}
-    tensors = {name: value.contiguous() for name, value in named.items() if isinstance(value, Tensor)}
+    # Copies, because safetensors refuses tensors that share memory, such as one row under two names.
+    copy = partial(torch.clone, memory_format=torch.contiguous_format)
+    tensors = {name: copy(value) for name, value in named.items() if isinstance(value, Tensor)}
     header = {
         "round": envelope.round,
         "rounds": envelope.rounds,

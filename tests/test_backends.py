@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +96,32 @@ def test_gradients_and_losses_agree(backend: str, batch: str) -> None:
     start = rows(one)
     close(work(other).gradient(start, batch), work(one).gradient(start, batch))
     close(work(other).loss(start), work(one).loss(start))
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap", "fused"])
+def test_a_full_gradient_does_not_depend_on_the_blocks_it_is_summed_in(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = learner("dnn", backend)
+    start = rows(of)
+    once, stepped = work(of).gradient(start), work(of).descend(start, steps=2, lr=0.1, batch="full")
+    monkeypatch.setattr("palmette.learner.work._FULL", 10)
+    close(work(of).gradient(start), once)
+    close(work(of).descend(start, steps=2, lr=0.1, batch="full"), stepped)
+
+
+def test_threads_have_memory_of_their_own() -> None:
+    of = learner("dnn", "fused")
+    start = rows(of)
+    parts = torch.arange(len(SIZES)).split(1) * 8
+
+    def one(ids: Tensor) -> Tensor:
+        with torch.no_grad():
+            return work(of, ids).descend(start[ids], steps=30, lr=0.1, pull=0.3, centre=start[ids])
+
+    expected = [one(ids) for ids in parts]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(map(torch.equal, pool.map(one, parts), expected))
 
 
 def test_an_objective_of_ones_own_agrees() -> None:

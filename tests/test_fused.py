@@ -78,6 +78,7 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
         [nn.Linear(12, 9), nn.Softplus(), nn.Hardtanh(), nn.Linear(9, 5), nn.Mish(), nn.ReLU6()],
     ),
     "dropout": ((12,), [nn.Dropout(0.3), nn.Linear(12, 9), nn.Dropout(0.5), nn.ReLU(), nn.Linear(9, 5)]),
+    "dropout of everything": ((12,), [nn.Dropout(0), nn.Linear(12, 9), nn.Dropout(1), nn.Linear(9, 5)]),
     "layer norm": ((4, 6), [nn.LayerNorm((4, 6)), nn.Linear(6, 8), nn.LayerNorm(8, bias=False), nn.ReLU(), *tail(32)]),
     "plain norm": ((6,), [nn.Linear(6, 8), nn.LayerNorm(8, elementwise_affine=False), nn.ReLU(), nn.Linear(8, 5)]),
     "group norm": ((2, 6, 6), [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), *tail(64)]),

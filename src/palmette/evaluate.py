@@ -39,11 +39,17 @@ class Scores:
         """Return the mean over devices, each counting the same."""
         return float(self.per_device(metric).nanmean())
 
+    def spread(self, metric: str = "accuracy") -> float:
+        """Return the standard deviation over devices."""
+        values = self.per_device(metric)
+        values = values[~values.isnan()]
+        return float(values.std(correction=0)) if len(values) else float("nan")
+
     def worst_decile(self, metric: str = "accuracy") -> float:
         """Return the mean over the tenth of the devices that fare worst."""
         values = self.per_device(metric)
         values = values[~values.isnan()].sort(descending=metric != "accuracy").values
-        return float(values[: max(1, len(values) // 10)].mean())
+        return float("nan") if not len(values) else float(values[: max(1, len(values) // 10)].mean())
 
 
 def evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:

@@ -239,6 +239,10 @@ class Algorithm(ABC):
             allowed = " or ".join(map(str, self.tiers))
             raise BadInput(f"{self.name} is defined on trees of {allowed} tiers, not {tree.tiers} ({tree})")
 
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Return the largest stable value of every step size, given the curvature of the devices' losses."""
+        return {}
+
     @abstractmethod
     def server(self, node: Node, state: State) -> Server:
         """Run one global round at the server: a generator that yields asks and returns the new state."""

@@ -158,9 +158,7 @@ def run_separately(simulation: Simulation, rounds: int) -> list[list[Machine]]:
         rounds: How many rounds.
     """
     tree = simulation.tree
-    setup = Setup(
-        simulation.algorithm, tree, simulation.learner, simulation.links, simulation.samples, simulation.seed
-    )
+    setup = Setup(simulation.algorithm, tree, simulation.learner, simulation.links, simulation.samples, simulation.seed)
     machines = [[Machine(setup, tier, number) for number in range(tree.size(tier))] for tier in range(tree.tiers)]
     for tier in range(1, tree.tiers):
         for parent in machines[tier]:

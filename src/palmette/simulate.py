@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -94,6 +94,8 @@ class Simulation:
         self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
         self.ledger = Ledger()
         self.device_steps = 0
+        self.adapt_steps = 0
+        self.on_exchange: Callable[[int], None] = lambda tier: None
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -121,7 +123,9 @@ class Simulation:
         transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
         traffic = self.ledger.at(self.round, self.link_tier(node.tier))
         link = self.links.get(node.tier - 1, Link())
-        return exchange(node, ask, link, self.counters[node.tier], traffic, transport)
+        replies = exchange(node, ask, link, self.counters[node.tier], traffic, transport)
+        self.on_exchange(node.tier)
+        return replies
 
     def link_tier(self, tier: int) -> int:
         """Return the tier a link is counted under: a flat method's only link is the dear one, to the server."""
@@ -171,6 +175,33 @@ class Simulation:
                     f"{self.algorithm.name} diverged; lower its step sizes"
                 )
 
+    # -- state between rounds ------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that the next rounds depend on, by name."""
+        tensors = {
+            "ledger": torch.tensor([list(row.values()) for row in self.ledger.rows()], dtype=torch.int64).reshape(
+                -1, 5
+            ),
+            "progress": torch.tensor([self.round, self.device_steps]),
+        }
+        for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
+            tensors |= {f"rows/{tier}/{name}": rows for name, rows in store.rows.items()}
+            tensors |= {f"last/{tier}": store.last, f"turn/{tier}": counter.turn}
+        return tensors
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from a state: the next rounds come out as if there had been no stop."""
+        for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
+            for name, rows in store.rows.items():
+                rows.copy_(tensors[f"rows/{tier}/{name}"])
+            store.last.copy_(tensors[f"last/{tier}"])
+            counter.turn.copy_(tensors[f"turn/{tier}"])
+        self.round, self.device_steps = tensors["progress"].tolist()
+        self.ledger = Ledger()
+        for round_, tier, exchanges, up, down in tensors["ledger"].tolist():
+            self.ledger.at(round_, tier).add(exchanges, down, up)
+
     # -- models --------------------------------------------------------------------------------------------------------
 
     def model(self) -> Tensor:
@@ -211,6 +242,7 @@ class Simulation:
                 rows[place] = self.algorithm.adapt(
                     device, parents, {name: value[place] for name, value in state.items()}
                 )
+                self.adapt_steps += device.device_steps
         return rows
 
 

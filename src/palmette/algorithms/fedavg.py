@@ -29,6 +29,10 @@ class FedAvg(Algorithm):
     tune_steps: Count = 20
     batch_size: BatchSize = 20
 
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Gradient descent is stable up to 1 / L."""
+        return {"alpha": 1 / curvature}
+
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Train the global model on the device's own data."""
         return node.descend(message, steps=self.local_steps, lr=node.own(self.alpha, message)), state

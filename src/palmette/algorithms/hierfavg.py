@@ -57,6 +57,10 @@ class HierFAVG(Algorithm):
     def _reduce(self) -> Reduce:
         return "samples" if self.weights == "samples" else "mean"
 
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Gradient descent is stable up to 1 / L."""
+        return {"alpha": 1 / curvature}
+
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Train the team's model on the device's own data."""
         return node.descend(message, steps=self.local_steps, lr=node.own(self.alpha, message)), state

@@ -32,6 +32,10 @@ class Local(Algorithm):
         """Devices keep their model; the server's never changes."""
         return {"model": initial}
 
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Gradient descent is stable up to 1 / L."""
+        return {"alpha": 1 / curvature}
+
     def device(self, node: Device, message: Any, state: State) -> tuple[None, State]:
         """Go on training where the device left off."""
         model = state["model"]

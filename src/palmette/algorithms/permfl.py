@@ -14,6 +14,7 @@ Sourasekhar Banerjee, Ali Dadras, Alp Yurtsever, Monowar Bhuyan: Personalized Mu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -72,6 +73,14 @@ class MoreauTree(Algorithm):
     def pull(self, tier: int) -> float:
         """Return the pull of the nodes of a tier to their parents."""
         return self.lam if tier == 0 else _entry(self.gamma, tier)
+
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Return alpha <= 1 / (L + lam), eta <= 1 / (pulls below and above), beta <= 1 / gamma."""
+        gammas = self.gamma if isinstance(self.gamma, tuple) else (self.gamma,)
+        pulls = [self.lam, *gammas]
+        strongest = max(below + above for below, above in pairwise(pulls))
+        limits = {"alpha": 1 / (curvature + self.lam), "eta": 1 / strongest if strongest else float("inf")}
+        return {**limits, "beta": 1 / gammas[-1] if gammas[-1] else float("inf")}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Approach the proximal point of the team's model w."""

@@ -136,6 +136,7 @@ class Plan:
         first: Each device's first sample.
         size: Batch size.
         same: Whether every step takes the first step's batch.
+        whole: Whether that batch is all of a device's samples, in their order.
     """
 
     address: Address
@@ -143,6 +144,7 @@ class Plan:
     first: Counts
     size: int
     same: bool
+    whole: bool = False
 
     def take(self, rows: Any) -> Plan:
         """Return the plan of some of the devices."""
@@ -151,6 +153,9 @@ class Plan:
     def block(self, step: int, steps: int) -> Tensor:
         """Return the samples ``(steps, n * size)`` of consecutive steps; a plan of the same batch has one step."""
         step, steps = (0, 1) if self.same else (step, steps)
-        position = shuffled(self.address, self.count, step, steps, self.size)
+        if self.whole:
+            position = np.minimum(np.arange(self.size), self.count[:, None] - 1)[:, None]
+        else:
+            position = shuffled(self.address, self.count, step, steps, self.size)
         position += self.first[:, None, None]
         return torch.from_numpy(np.ascontiguousarray(position.transpose(1, 0, 2)).reshape(steps, -1))

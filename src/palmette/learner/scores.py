@@ -17,7 +17,7 @@ from palmette.task import Task
 Split = Literal["train", "held-out", "test"]
 
 _BLOCK = 256  # samples of one device in one vectorised forward pass
-_SHARED = 4096  # samples of one shared model in one plain forward pass
+_SHARED = 4096  # samples of one shared model in one forward pass
 _NUMBERS = 1 << 20  # numbers in the samples of one vectorised forward pass
 
 
@@ -72,21 +72,28 @@ class Scorer:
         return self._samples.features(index), self._samples.targets(index)
 
     def _shared(self, rows: Tensor, owner: Tensor, first: Tensor, count: Tensor) -> dict[str, Tensor]:
-        """Run each model plainly over the samples of all its devices."""
-        module, _ = self._replicas.get()
+        """Run each model over the samples of all its devices, one after the other."""
         sums = self._empty(len(count))
+        size = max(64, min(_SHARED, _NUMBERS // (4 * self._samples.width)))
         for position in owner.unique().tolist():
-            tensors = self._task.layout.unflatten(rows[position])
             mine = (owner == position).nonzero().squeeze(1)
             device_of = torch.repeat_interleave(mine, count[mine])
             shift = torch.cumsum(count[mine], 0) - count[mine]
             index = torch.repeat_interleave(first[mine] - shift, count[mine]) + torch.arange(len(device_of))
-            for lo in range(0, len(index), _SHARED):
-                x, y = self._gather(index[lo : lo + _SHARED])
-                output = functional_call(module, tensors, (x,))
+            for some, devices in zip(index.split(size), device_of.split(size), strict=True):
+                x, y = self._gather(some)
+                output = self._output(rows[position], x)
                 for name, metric in self._task.per_sample_metrics.items():
-                    sums[name].index_add_(0, device_of[lo : lo + _SHARED], metric(output, y).to("cpu", torch.float64))
+                    sums[name].index_add_(0, devices, metric(output, y).to("cpu", torch.float64))
         return sums
+
+    def _output(self, row: Tensor, x: Tensor) -> Tensor:
+        """Return one model's output on some samples."""
+        if isinstance(self._backend, FusedBackend):
+            return self._backend.predict(row[None], x[None])[0]
+        module, _ = self._replicas.get()
+        output: Tensor = functional_call(module, self._task.layout.unflatten(row), (x,))
+        return output
 
     def _own(self, rows: Tensor, owner: Tensor, first: Tensor, count: Tensor) -> dict[str, Tensor]:
         """Run many models at once, each over its own device's samples in padded blocks."""

@@ -243,7 +243,8 @@ class Dropout(Stage):
             return x
         counter = torch.arange(x[0].numel(), device=x.device)
         keep = uniform(mix(self.address[:, None] + self.layer.layer, counter)) >= self.layer.rate
-        self._scale = scale = keep.view(x.shape).to(x.dtype).div_(1 - self.layer.rate)
+        share = 1 - self.layer.rate
+        self._scale = scale = keep.view(x.shape).to(x.dtype).mul_(1 / share if share > 0 else 0.0)
         return x * scale
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:

@@ -181,13 +181,15 @@ class LocalWork:
         return address.mix(self._dropout(call), torch.full((), step, device=self._learner.device))
 
     def _plan(self, batch: BatchKind, call: int) -> batches.Plan | None:
-        """Fix the batches of a call; ``None`` for all samples at once."""
-        size = self._size(batch)
-        if size is None:
+        """Fix the batches of a call; ``None`` for all samples where they are too many to take at once."""
+        size, most = self._size(batch), int(self._count.max())
+        if size is None and most > _FULL:
             return None
-        size = min(size, int(self._count.max()))
+        whole = size is None
+        size = most if size is None else min(size, most)
         first = self._learner.population.start.numpy()[self._ids]
-        return batches.Plan(self._address("batches", call), self._count, first, size, same=batch == "same")
+        address = self._address("batches", call)
+        return batches.Plan(address, self._count, first, size, same=whole or batch == "same", whole=whole)
 
     # -- steps of any backend ------------------------------------------------------------------------------------------
 

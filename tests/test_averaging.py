@@ -220,26 +220,29 @@ def test_step_sizes_may_differ_by_device(kind: type[Any]) -> None:
 # -- what is the same as what ------------------------------------------------------------------------------------------
 
 STEPS = 3
+# The deep tree, its team_steps, and which of its tiers the teams of 3x4 are.
 ONE_CHILD = {
-    "below every region": ("3x1x4", (STEPS, 1)),
-    "below every region, asked often": ("3x1x4", (1, STEPS)),
-    "above all teams": ("1x3x4", (STEPS, 1)),
-    "above every device": ("3x4x1", (1, STEPS)),
+    "below every region": ("3x1x4", (STEPS, 1), [1, 2]),
+    "below every region, asked often": ("3x1x4", (1, STEPS), [1, 2]),
+    "above all teams": ("1x3x4", (STEPS, 1), [1]),
+    "above every device": ("3x4x1", (1, STEPS), [2]),
 }
 
 
-@pytest.mark.parametrize(("tree", "steps"), ONE_CHILD.values(), ids=ONE_CHILD)
+@pytest.mark.parametrize(("tree", "steps", "teams"), ONE_CHILD.values(), ids=ONE_CHILD)
 @pytest.mark.parametrize("weights", ["samples", "equal"])
-@pytest.mark.parametrize("every", [1, 2])
-def test_a_tier_of_only_children_changes_no_bit(tree: str, steps: tuple[int, int], weights: Any, every: int) -> None:
+def test_a_tier_of_only_children_changes_no_bit(
+    tree: str, steps: tuple[int, int], teams: list[int], weights: Any
+) -> None:
     short, deep = (regression(shape, unequal=True) for shape in ("3x4", tree))
-    method = HierFAVG(team_steps=STEPS, local_steps=4, batch_size=5, weights=weights, global_every=every)
-    rounds = 2 * every
-    one = simulate(method, short, rounds, dtype=torch.float32)
-    other = simulate(replace(method, team_steps=steps), deep, rounds, dtype=torch.float32)
+    method = HierFAVG(team_steps=STEPS, local_steps=4, batch_size=5, weights=weights)
+    one = simulate(method, short, 3, dtype=torch.float32)
+    other = simulate(replace(method, team_steps=steps), deep, 3, dtype=torch.float32)
     assert torch.equal(one.model(), other.model())
     assert not torch.equal(one.model(), torch.zeros(3))
-    if every == 1 or tree != "1x3x4":  # one region above all averages the teams in every round, not every second
+    for tier in teams:
+        assert torch.equal(one.stores[1].rows["model"], other.stores[tier].rows["model"])
+    if 1 in teams:  # where devices still hang under their team, they fine-tune the same model
         assert np.array_equal(personal(one), personal(other))
 
 
@@ -401,7 +404,7 @@ class Watch:
         return torch.zeros(len(children), dtype=torch.bool)
 
 
-# How a quarter-hour of luck is written, and how many of four teams and of six devices it takes.
+# A participation as users write it, and how many of four teams and of six devices it takes.
 REGIMES = {"all": (4, 6), "0.5": (2, 3), "2": (2, 2), "pass 2": (2, 2)}
 
 
@@ -465,7 +468,7 @@ def test_a_flat_method_draws_from_all_devices_by_their_own_link(kind: Any, how_m
     assert simulation.device_steps == 2 * sum(map(len, asked))
     assert simulation.ledger.totals() == {2: Traffic(5, *[sum(map(len, asked)) * 3 * 8] * 2)}
     if kind == "pass":
-        assert sorted(sum(asked, [])) == list(range(24))
+        assert sorted(device for who in asked for device in who) == list(range(24))
 
 
 def test_all_tiered_methods_meet_the_same_luck() -> None:
@@ -498,15 +501,15 @@ def test_a_team_that_never_took_part_has_the_servers_model(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["permfl", "hierfavg"])
 def test_a_team_that_never_took_part_has_its_regions_model_or_what_is_above_that(name: str) -> None:
-    method = algorithm(name, batch_size="full")
-    simulation = simulate(method, regression("3x2x2"), 2, links={1: without(1), 2: without(2)})
+    method = algorithm(name, team_steps=2, local_steps=5, batch_size="full")
+    simulation = simulate(method, regression("3x3x2"), 2, links={1: without(1), 2: without(2)})
     teams, regions = simulation.team_models(1), simulation.team_models(2)
     assert teams is not None
     assert regions is not None
     assert torch.equal(teams[1], regions[0])
     assert not torch.equal(teams[1], simulation.model())
     assert torch.equal(regions[2], simulation.model())
-    assert torch.equal(teams[4:], simulation.model().expand(2, -1))
+    assert torch.equal(teams[6:], simulation.model().expand(3, -1))
     assert not torch.equal(teams[0], regions[0])
 
 

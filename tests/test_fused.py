@@ -170,6 +170,13 @@ def test_samples_that_only_fill_up_a_batch_count_for_nothing(name: str) -> None:
     agree(task(MODELS[name][1]), *samples(name, 3, 6), weight)
 
 
+@pytest.mark.parametrize("narrow", [0, 10_000], ids=["direct", "columns"])
+@pytest.mark.parametrize("name", ["convolutions", "wide convolutions", "odd convolutions", "pools", "functions"])
+def test_both_ways_to_convolve_agree(name: str, narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palmette.learner.convolution._NARROW", narrow)
+    agree(task(MODELS[name][1]), *samples(name, 3, 6))
+
+
 def test_every_layer_of_the_table_is_tested() -> None:
     seen = set()
     for _, module in MODELS.values():

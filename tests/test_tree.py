@@ -97,7 +97,7 @@ def test_a_zero_in_a_tree_is_named(what: str | int, shown: str) -> None:
         Tree.parse(what)
 
 
-@pytest.mark.parametrize("sizes", [[], [3, 0], [3, -1], [2.5], [float("nan")], ["a"], [[2, 3], [4]]])
+@pytest.mark.parametrize("sizes", [[], [3, 0], [3, -1], [2.5], [float("nan")], ["a", 1], [[2, 3], [4]]])
 def test_sizes_that_are_no_counts_are_shown(sizes: list[Any]) -> None:
     with pytest.raises(BadInput, match="whole numbers of at least 1") as caught:
         Tree.parse(sizes)
@@ -424,3 +424,16 @@ def test_means_over_every_link_agree_with_numpy(what: Any, weighted: bool) -> No
         ]
         found = tree.mean(tier, torch.from_numpy(rows), torch.from_numpy(weights) if weighted else None)
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["4x10", "2x3x4", "5", [3, 1, 2], {"north": {"a": ["d1"], "b": ["d2", "d3"]}}, {"a": ["x"], "b": ["y", "z"]}],
+)
+def test_a_tree_written_down_is_read_back_the_same(what: Any) -> None:
+    tree = Tree.parse(what)
+    again = Tree.parse(tree.spec())
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(tree.parents, again.parents, strict=True))
+    assert [again.names(tier) for tier in range(tree.tiers)] == [tree.names(tier) for tier in range(tree.tiers)]
+    named = Tree.from_table(["p", "q"])
+    assert Tree.parse(named.spec()).names(0) == ["p", "q"]

@@ -1,1 +1,37 @@
-"""Personalized federated learning on trees of machines."""
+"""Personalized federated learning on trees of machines: one model for everybody, one per team, one per device."""
+
+from palmette import algorithms as algorithms
+from palmette import models as models
+from palmette import runs as runs
+from palmette.algorithms import ALGORITHMS as ALGORITHMS
+from palmette.algorithms import FedAvg as FedAvg
+from palmette.algorithms import HierFAVG as HierFAVG
+from palmette.algorithms import Local as Local
+from palmette.algorithms import PerMFL as PerMFL
+from palmette.algorithms import PFedMT as PFedMT
+from palmette.algorithms import algorithm as algorithm
+from palmette.errors import BadInput as BadInput
+from palmette.errors import Diverged as Diverged
+from palmette.errors import PalmetteError as PalmetteError
+from palmette.evaluate import Scores as Scores
+from palmette.evaluate import evaluate as evaluate
+from palmette.learner import Epochs as Epochs
+from palmette.links import Link as Link
+from palmette.links import Participation as Participation
+from palmette.population import Population as Population
+from palmette.population import make_population as make_population
+from palmette.protocol import Algorithm as Algorithm
+from palmette.protocol import Ask as Ask
+from palmette.protocol import Device as Device
+from palmette.protocol import Node as Node
+from palmette.protocol import PerChild as PerChild
+from palmette.protocol import Replies as Replies
+from palmette.runs import Result as Result
+from palmette.runs import load as load
+from palmette.runs import resume as resume
+from palmette.runs import run as run
+from palmette.settings import settings as settings
+from palmette.simulate import Simulation as Simulation
+from palmette.task import Task as Task
+from palmette.task import make_task as make_task
+from palmette.tree import Tree as Tree

@@ -143,19 +143,38 @@ class Tree:
         return tuple({name: i for i, name in enumerate(self.names(tier))} for tier in range(self.tiers))
 
     def __str__(self) -> str:
+        return self._factors() or " > ".join(str(self.size(tier)) for tier in range(self.top, -1, -1))
+
+    def _factors(self) -> str:
+        """Return ``"4x10"`` and the like where all teams of a tier are of one size, else nothing."""
         sizes = [np.diff(offset) for offset in self.offsets]
-        if all(np.all(size == size[0]) for size in sizes):
-            return "x".join(str(int(size[0])) for size in reversed(sizes))
-        return " > ".join(str(self.size(tier)) for tier in range(self.top, -1, -1))
+        even = all(np.all(size == size[0]) for size in sizes)
+        return "x".join(str(int(size[0])) for size in reversed(sizes)) if even else ""
+
+    def spec(self) -> str | list[Any] | dict[str, Any]:
+        """Return the tree as `parse` reads it, for a config: sizes, or nested names where nodes have them."""
+        if not any(self.labels[:-1]) and self._factors():
+            return self._factors()
+        if not any(self.labels[:-1]) and self.top == 2:
+            return [int(size) for size in np.diff(self.offsets[0])]
+
+        def below(tier: int, node: int) -> Any:
+            children = self.children(tier, node)
+            if tier == 1:
+                return [self.name(0, child) for child in children]
+            return {self.name(tier - 1, child): below(tier - 1, child) for child in children}
+
+        nested: list[Any] | dict[str, Any] = below(self.top, 0)
+        return nested
 
     # -- ways to make one ----------------------------------------------------------------------------------------------
 
     @staticmethod
-    def parse(what: Tree | str | int | Sequence[int] | Mapping[str, Any]) -> Tree:
+    def parse(what: Tree | str | int | Sequence[Any] | Mapping[str, Any]) -> Tree:
         """Make a tree from what a user writes.
 
         ``"4x10"`` is 4 teams of 10 devices, ``"2x5x10"`` 2 regions of 5 teams of 10, ``40`` devices without teams,
-        ``[3, 5, 2]`` three teams of those sizes, ``{"north": {"a": ["d1", "d2"]}, ...}`` nested names (a list of device
+        ``[3, 5, 2]`` three teams of those sizes, ``["d1", "d2"]`` named devices without teams, ``{"north": {"a": ["d1", "d2"]}, ...}`` nested names (a list of device
         names or their number at the bottom).
         """
         if isinstance(what, Tree):
@@ -170,7 +189,9 @@ class Tree:
             return _from_factors([what])
         if not isinstance(what, Sized):
             raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10, or names in a mapping")
-        return Tree.from_sizes(what)
+        if len(what) and all(isinstance(name, str) for name in what):
+            return Tree.from_table(what)
+        return Tree.from_sizes(list(what))
 
     @staticmethod
     def from_sizes(sizes: Sequence[int]) -> Tree:

@@ -24,7 +24,7 @@ _SET_ELSEWHERE = ("folder", "pixels", "devices", "seed")
 def make_population(
     source: str | Pool = "digits",
     *,
-    tree: Tree | str | int | Sequence[int] | Mapping[str, Any] = "4x10",
+    tree: Tree | str | int | Sequence[Any] | Mapping[str, Any] = "4x10",
     seed: int = 0,
     partition: str | Partition | None = None,
     teams: str = "random",

@@ -1,0 +1,1 @@
+"""The command line; heavy libraries are imported by the commands that need them, so that help comes at once."""

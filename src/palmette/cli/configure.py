@@ -1,0 +1,156 @@
+"""From options, ``--set`` and a config file to one checked config; all problems are told at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palmette.algorithms import ALGORITHMS
+from palmette.errors import BadInput, nearest
+from palmette.models import MODELS
+from palmette.population import PARTITIONS, SOURCES, make_population
+from palmette.population.partition import option_names
+from palmette.population.sources import source_of
+from palmette.runs import RunConfig, make_config, read_config
+from palmette.runs.config import EngineConfig
+
+_GROUPS = ("data", "model", "participation", "engine", "settings")
+_TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
+_LINKS = ("devices", "teams", "tier2", "tier3")
+
+
+def configure(
+    algorithm: str | None, *, file: Path | None, options: Mapping[str, Any], assignments: Sequence[str]
+) -> RunConfig:
+    """Make the config of a run: the file's values, then the options, then ``--set``.
+
+    Args:
+        algorithm: The algorithm named on the command line.
+        file: A config file.
+        options: Values by dotted key; those that are ``None`` were not given.
+        assignments: ``key=value`` texts.
+    """
+    values: dict[str, Any] = read_config(file) if file is not None else {}
+    problems: list[str] = []
+    values["algorithm"] = _algorithm(algorithm, values, file)
+    for key, value in options.items():
+        if value is not None:
+            _put(values, key.split("."), value, problems)
+    for text in assignments:
+        _assign(values, text, problems)
+    problems += _unknown_names(values)
+    try:
+        config = make_config(values)
+    except BadInput as error:
+        problems.append(str(error))
+    if problems:
+        raise BadInput("; ".join(dict.fromkeys(problems)))
+    return config
+
+
+def literal(text: str) -> Any:
+    """Read a TOML value; what is none is a string."""
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    value = read.get("value")
+    plain = len(read) == 1 and isinstance(value, str | int | float | bool | list | dict)
+    return value if plain else text
+
+
+def _algorithm(named: str | None, values: Mapping[str, Any], file: Path | None) -> str:
+    """Return the algorithm that is meant; a file's settings of another one would be misread, so that is refused."""
+    kept = values.get("algorithm")
+    if named is None and kept is None:
+        raise BadInput(f"name an algorithm: {', '.join(ALGORITHMS)}")
+    if named is not None and kept is not None and named != kept and values.get("settings"):
+        raise BadInput(f"{file} holds settings of {kept}, not of {named}; take its [settings] out, or run {kept}")
+    return str(kept if named is None else named)
+
+
+def _assign(values: dict[str, Any], text: str, problems: list[str]) -> None:
+    """Put one ``key=value`` where it belongs."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    path = key.split(".")
+    if not equals or not all(path):
+        problems.append(f"--set takes key=value, not {text!r}")
+    elif len(path) > 1 and path[0] not in _GROUPS:
+        problems.append(f"unknown setting {key!r}{nearest(key, _known(values))}")
+    elif len(path) == 1 and key in _GROUPS:
+        problems.append(f"{key} is a group of settings; set one of them, as in --set {key}.{_example(key)}")
+    elif len(path) > 1 or key in _TOP:
+        _put(values, path, literal(value.strip()), problems)
+    elif values["algorithm"] not in ALGORITHMS or key in _settings(values):
+        _put(values, ["settings", key], literal(value.strip()), problems)
+    else:
+        problems.append(f"unknown setting {key!r}{nearest(key, _known(values))}")
+
+
+def _put(values: dict[str, Any], path: Sequence[str], value: Any, problems: list[str]) -> None:
+    place = values
+    for depth, part in enumerate(path[:-1]):
+        inner = place.setdefault(part, {})
+        if not isinstance(inner, dict):
+            problems.append(f"{'.'.join(path[: depth + 1])} is {inner!r}, which has no {path[depth + 1]!r} to set")
+            return
+        place = inner
+    place[path[-1]] = value
+
+
+def _unknown_names(values: Mapping[str, Any]) -> list[str]:
+    """Check what `make_config` leaves to later: names of data sets and models, and the keys of their options."""
+    problems = []
+    data, model = values.get("data", {}), values.get("model", {})
+    if isinstance(data, dict):
+        try:
+            source_of(str(data.get("name", "digits")))
+        except BadInput as error:
+            problems.append(str(error))
+        problems += [
+            f"unknown setting {f'data.{key}'!r}{nearest(key, _data_keys())}" for key in data if key not in _data_keys()
+        ]
+    if isinstance(model, dict):
+        name = str(model.get("name", "mclr"))
+        if name not in MODELS:
+            return [*problems, f"unknown model {name!r}{nearest(name, MODELS)}"]
+        known = model_keys(name)
+        problems += [f"unknown setting {f'model.{key}'!r}{nearest(key, known)}" for key in model if key not in known]
+    return problems
+
+
+def _data_keys() -> list[str]:
+    """Return every key of ``data``: what `make_population` takes, and the options of sources and partitions."""
+    given = {name for name in inspect.signature(make_population).parameters if name not in ("source", "options")}
+    given |= {name for source in SOURCES.values() for name in source.takes}
+    given |= {name for partition in PARTITIONS for name in option_names(partition)}
+    return sorted(given - {"tree", "seed", "devices"} | {"name"})
+
+
+def model_keys(name: str) -> list[str]:
+    """Return the keys of ``model`` for a named model."""
+    own = [key for key in inspect.signature(MODELS[name]).parameters if key not in ("shape", "outputs", "seed")]
+    return ["name", "l2", *own]
+
+
+def _settings(values: Mapping[str, Any]) -> list[str]:
+    kind = ALGORITHMS.get(values["algorithm"])
+    return [] if kind is None else ["preset", *(field.name for field in dataclasses.fields(kind))]  # type: ignore[arg-type]
+
+
+def _known(values: Mapping[str, Any]) -> list[str]:
+    """Return every key that ``--set`` takes."""
+    groups = {"data": _data_keys(), "participation": _LINKS, "engine": EngineConfig.model_fields}
+    dotted = [f"{group}.{key}" for group, keys in groups.items() for key in keys]
+    name = str(dict(values.get("model") or {}).get("name", "mclr")) if isinstance(values.get("model", {}), dict) else ""
+    dotted += [f"model.{key}" for key in model_keys(name)] if name in MODELS else []
+    return [*_settings(values), *_TOP, *dotted]
+
+
+def _example(group: str) -> str:
+    return {"participation": "devices=0.5", "engine": "backend=loop", "settings": "alpha=0.1"}.get(group, "name=NAME")

@@ -1,0 +1,82 @@
+"""How the command line fails: one line on standard error and an exit code that scripts can tell apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from palmette.errors import BadInput, PalmetteError
+
+FAILED, BAD_INPUT, STOPPED = 1, 2, 130
+
+
+class Stopped(PalmetteError):  # noqa: N818 - reads as what it is
+    """Ctrl-C or SIGTERM ended the command; the message says how to go on."""
+
+
+class OneLineGroup(TyperGroup):
+    """Commands whose mistyped options are told in one line, like every other bad input."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run the command line; see typer."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except typer.TyperException as error:
+            say(error.format_message())
+            code = error.exit_code
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def say(text: str) -> None:
+    """Print one line on standard error."""
+    typer.echo(f"palmette: {' '.join(text.split())}", err=True)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what went wrong into one line and an exit code; bugs keep their traceback."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
+            yield
+    except Stopped as error:
+        _leave(str(error), STOPPED, error)
+    except KeyboardInterrupt as error:
+        _leave("stopped before there was anything to keep", STOPPED, error)
+    except BadInput as error:
+        _leave(str(error), BAD_INPUT, error)
+    except PalmetteError as error:
+        _leave(str(error), FAILED, error)
+    except BrokenPipeError:
+        raise  # the reader of our output went away; typer ends quietly
+    except OSError as error:
+        about = f" ({error.filename})" if error.filename else ""
+        _leave(f"{error.strerror or error}{about}; what was written before is kept", FAILED, error)
+
+
+def _leave(text: str, code: int, cause: BaseException) -> None:
+    say(text)
+    raise typer.Exit(code) from cause
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON on standard output; what is not a number becomes null, as JSON has no NaN."""
+    typer.echo(json.dumps(_finite(value), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value

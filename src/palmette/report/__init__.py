@@ -1,0 +1,1 @@
+"""Reports: results of runs as tables, sentences and plots for people."""

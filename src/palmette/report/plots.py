@@ -1,0 +1,106 @@
+"""Plots of several methods side by side, in colours that colour-blind readers can tell apart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from palmette.errors import PalmetteError
+from palmette.report.numbers import Method, by_node
+
+# Okabe and Ito's palette without its yellow, which is too faint for lines.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_WHOSE = {"PM": "own models", "TM": "team models", "GM": "global model"}
+
+
+def plot_methods(methods: Sequence[Method], path: Path, title: str) -> Path:
+    """Draw how each method's first model learned, and how it serves every single device.
+
+    Args:
+        methods: The methods; the first kind of model of each is drawn.
+        path: Where to write the PNG.
+        title: What the plot is about.
+    """
+    figure = Figure(figsize=(11, 4.8), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=12, fontweight="bold")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.05))
+    _curves(left, methods)
+    _devices(right, methods)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(part, format="png")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PalmetteError(f"cannot write {path}: {error.strerror}; the runs are kept in {path.parent}") from None
+    return path
+
+
+def _curves(axes: Any, methods: Sequence[Method]) -> None:
+    """Draw accuracy over the gradient steps each device took."""
+    for number, method in enumerate(methods):
+        result = method.result
+        curve = result.curve(method.kinds[0])
+        each = result.timings["device_steps"] / result.config.rounds / len(by_node(result, method.kinds[0], 0))
+        axes.plot(
+            [round_ * each for round_ in curve],
+            list(curve.values()),
+            color=COLOURS[number % len(COLOURS)],
+            marker=_MARKERS[number % len(_MARKERS)],
+            markevery=max(1, len(curve) // 8),
+            markersize=5,
+            linewidth=1.6,
+        )
+    axes.set_title("Learning", fontsize=11)
+    axes.set_xlabel("gradient steps per device")
+    axes.set_ylabel("test accuracy, all devices")
+    axes.set_ylim(0, 1.02)
+    _tidy(axes)
+
+
+def _devices(axes: Any, methods: Sequence[Method]) -> None:
+    """Draw every device as a dot, the mean over devices as a line, method by method; the labels serve both panels."""
+    labels = []
+    for number, method in enumerate(methods):
+        kind = method.kinds[0]
+        values = np.array([value for value in by_node(method.result, kind, 0).values() if not np.isnan(value)])
+        colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
+        axes.scatter(values, number + _spread(values), s=16, color=colour, marker=marker, alpha=0.55, linewidths=0)
+        axes.vlines(values.mean(), number - 0.36, number + 0.36, color=colour, linewidth=2.6)
+        axes.text(1.03, number, f"{values.mean():.3f}", va="center", fontsize=9.5, color="#222222")
+        labels.append(f"{method.label}\n{_WHOSE[kind]}")
+    axes.set_yticks(range(len(labels)), labels)
+    for number, text in enumerate(axes.get_yticklabels()):
+        text.set_color(COLOURS[number % len(COLOURS)])
+        text.set_fontweight("bold")
+        text.set_fontsize(9)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.set_xlim(0, 1.02)
+    axes.set_title("Every device after the last round (line and number: mean)", fontsize=11)
+    axes.set_xlabel("test accuracy of one device")
+    _tidy(axes)
+
+
+def _spread(values: Any) -> Any:
+    """Return how far to move each dot up or down so that equal values do not hide each other."""
+    place = np.zeros(len(values))
+    rounded = np.round(values, 2)
+    for value in np.unique(rounded):
+        same = np.flatnonzero(rounded == value)
+        step = min(0.09, 0.64 / max(1, len(same) - 1))
+        place[same] = (np.arange(len(same)) - (len(same) - 1) / 2) * step
+    return place
+
+
+def _tidy(axes: Any) -> None:
+    axes.grid(alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

@@ -1,0 +1,163 @@
+"""Tables for a terminal of 80 columns: one run, or several methods side by side."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from palmette.algorithms import ALGORITHMS
+from palmette.report import words
+from palmette.report.numbers import Method, backend, by_node, lead, link_bytes, seconds, top
+from palmette.runs import Result
+
+_TEAMS = 12  # teams listed by name
+
+MODEL_STYLES = {"PM": "cyan", "TM": "yellow", "GM": "magenta"}
+
+
+def run_report(result: Result, *, teams: bool = False) -> RenderableType:
+    """Show one run: its models, links, speed and folder.
+
+    Args:
+        result: The run.
+        teams: Whether to list the teams one by one.
+    """
+    config = result.config
+    title = Text.assemble(
+        (config.algorithm, "bold"),
+        f" on {config.data.name}, tree {config.tree}, model {config.model.name}, "
+        f"{config.rounds} rounds, seed {config.seed}",
+    )
+    parts: list[RenderableType] = [title, models_table(result)]
+    if teams and (listed := teams_table(result)) is not None:
+        parts.append(listed)
+    return Group(*parts, _links_table(result), _facts(result))
+
+
+def models_table(result: Result) -> Table:
+    """Show each kind of model: last, best, mean over devices, worst decile."""
+    metric = lead(result)
+    table = _table(f"test {metric}")
+    for name in ("last", "best", "in round", "mean of devices", "worst tenth"):
+        table.add_column(name, justify="right")
+    for kind in result.kinds:
+        best, round_ = result.best(kind, metric)
+        table.add_row(
+            Text.assemble((kind, f"bold {MODEL_STYLES[kind]}"), f" {words.MODEL_WORDS[kind]}"),
+            words.share(result.last(kind, metric)),
+            words.share(best),
+            str(round_),
+            words.share(result.last(kind, metric, weight="devices")),
+            words.share(result.last(kind, metric, weight="devices", statistic="worst-decile")),
+        )
+    return table
+
+
+def teams_table(result: Result) -> Table | None:
+    """Show the last value team by team, or nothing where there are no teams."""
+    metric = lead(result)
+    if top(result) < 2:
+        return None
+    values = {kind: by_node(result, kind, 1, metric) for kind in result.kinds}
+    names = list(next(iter(values.values())))
+    table = _table(f"test {metric} by team")
+    for kind in result.kinds:
+        table.add_column(kind, justify="right")
+    for name in names[:_TEAMS]:
+        table.add_row(name, *(words.share(values[kind][name]) for kind in result.kinds))
+    if len(names) > _TEAMS:
+        table.add_row(f"and {len(names) - _TEAMS} more", *("" for _ in result.kinds))
+    return table
+
+
+def methods_table(methods: Sequence[Method]) -> Table:
+    """Show several methods side by side: one line for each of their models."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table.add_column("test accuracy of", no_wrap=True)
+    table.add_column("")
+    for name in ("last", "best", "mean\ndev.", "worst\n10 %", "lower\nlink", "upper\nlink", "sec"):
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    every = [(method, kind) for method in methods for kind in method.kinds]
+    highest = max(method.result.last(kind) for method, kind in every)
+    for method in methods:
+        result = method.result
+        lower, upper = link_bytes(result)
+        cost = [words.size(lower), words.size(upper), f"{seconds(result):.1f}"]
+        for line, kind in enumerate(method.kinds):
+            last = result.last(kind)
+            table.add_row(
+                Text(method.label if line == 0 else "", style="bold"),
+                Text(kind, style=MODEL_STYLES[kind]),
+                Text(words.share(last), style="bold green" if last == highest else ""),
+                words.share(result.best(kind)[0]),
+                words.share(result.last(kind, weight="devices")),
+                words.share(result.last(kind, weight="devices", statistic="worst-decile")),
+                *(cost if line == 0 else ["", "", ""]),
+                end_section=line == len(method.kinds) - 1 and len(method.kinds) > 1,
+            )
+    return table
+
+
+def next_command(result: Result) -> str | None:
+    """Return a command that runs another method on the same samples, where options can say it."""
+    config = result.config
+    if config.given or not isinstance(config.tree, str | int):
+        return None
+    other = "fedavg" if config.algorithm != "fedavg" else "permfl" if top(result) > 1 else "local"
+    parts = ["palmette", "run", other, "--data", config.data.name, "--tree", str(config.tree)]
+    parts += ["--model", config.model.name, "--rounds", str(config.rounds), "--seed", str(config.seed)]
+    groups = (("data", config.data), ("model", config.model))
+    extras = {f"{group}.{key}": value for group, part in groups for key, value in part.model_dump().items()}
+    extras |= {f"participation.{key}": value for key, value in config.participation.items()}
+    unset = {"data.name": config.data.name, "model.name": config.model.name, "model.l2": 0.0}
+    for key, value in extras.items():
+        if value is not None and unset.get(key) != value:
+            parts += ["--set", f"{key}={value}"]
+    return shlex.join(parts)
+
+
+def _links_table(result: Result) -> Table:
+    table = _table("traffic")
+    for name in ("exchanges", "up", "down"):
+        table.add_column(name, justify="right")
+    flat, server = ALGORITHMS[result.config.algorithm].flat, top(result)
+    for link in result.summary()["traffic"]["links"]:
+        table.add_row(
+            words.link_name(link["tier"], server, flat=flat),
+            f"{link['exchanges']:,}",
+            words.size(link["bytes_up"]),
+            words.size(link["bytes_down"]),
+        )
+    return table
+
+
+def _facts(result: Result) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in _fact_lines(result):
+        table.add_row(name, Text(value))
+    return table
+
+
+def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
+    times = result.timings
+    speed = f"{times['device_steps_per_second']:,.0f} per second"
+    yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all"
+    if (found := backend(result)) is not None:
+        name, why = found
+        yield "backend", f"{name}: {why}"
+    yield "folder", str(result.folder)
+    if (command := next_command(result)) is not None:
+        yield "try next", command
+
+
+def _table(title: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(title, no_wrap=True)
+    return table

@@ -1,0 +1,45 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+MODEL_WORDS = {"PM": "each device's own", "TM": "its team's", "GM": "one for everybody"}
+"""What a kind of model is to a device, in three words."""
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def size(count: int) -> str:
+    """Write a number of bytes with three digits: ``31.2 MB``."""
+    if count < 1000:
+        return f"{count} B"
+    power = min(len(_UNITS) - 1, int(math.log10(count)) // 3)
+    if count / 1000**power >= 999.5 and power < len(_UNITS) - 1:  # 999,999 is 1 MB, not 1000 kB
+        power += 1
+    value = count / 1000**power
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {_UNITS[power]}"
+
+
+def share(value: float) -> str:
+    """Write an accuracy as a table shows it; a dash where there is none."""
+    return "-" if math.isnan(value) else f"{value:.3f}"
+
+
+def percent(value: float) -> str:
+    """Write an accuracy as a sentence says it."""
+    return f"{100 * value:.1f} %"
+
+
+def points(value: float) -> str:
+    """Write a difference of accuracies in percentage points."""
+    number = f"{100 * abs(value):.1f}"
+    return f"{number} point{'' if number == '1.0' else 's'}"
+
+
+def link_name(tier: int, top: int, *, flat: bool) -> str:
+    """Name the link whose parents are in a tier; a flat method has only the one from the server to the devices."""
+    if tier == top:
+        return "server - devices" if flat or top == 1 else "server - teams"
+    return "teams - devices" if tier == 1 else f"tier {tier} - tier {tier - 1}"

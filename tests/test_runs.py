@@ -1,0 +1,354 @@
+"""Runs: folders that explain themselves, come back as data, and survive being killed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import palmette
+from palmette.errors import BadInput, Diverged, PalmetteError
+from palmette.evaluate import Scores
+from palmette.protocol import Algorithm, ModelKind
+from palmette.runs import Interrupted, execute, load, make_config, resume, run
+from palmette.runs.folder import CHECKPOINT, PREVIOUS, Folder
+from palmette.simulate import Simulation
+from palmette.task import make_task
+from problems import regression
+from test_contract import TABLE, every_algorithm
+
+DIGITS: dict[str, Any] = {
+    "algorithm": "permfl",
+    "rounds": 4,
+    "settings": {"team_steps": 2, "local_steps": 3, "alpha": 0.3},
+    "tree": "2x5",
+    "participation": {"devices": 0.5},
+    "evaluate_every": 1,
+}
+LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet")
+
+
+class Killer:
+    """An observer that brings the run down in the middle of a round, as kill -9 would."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.left = after, 2
+
+    def begin(self, simulation: Simulation, rounds: int) -> None:
+        pass
+
+    def exchange(self, tier: int) -> None:
+        if self.after <= 0:
+            self.left -= 1
+            if not self.left:
+                raise ZeroDivisionError
+
+    def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
+        self.after -= 1
+
+    def stopping(self) -> None:
+        pass
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for pattern in LASTING for path in folder.glob(pattern)}
+
+
+@every_algorithm
+def test_a_killed_run_resumes_to_the_very_same_bytes(method: Algorithm, tmp_path: Path) -> None:
+    population = regression([3, 2, 4], unequal=True)
+    task = make_task("linear", population.shape, None)
+    given: dict[str, Any] = {"rounds": 4, "seed": 3, "evaluate_every": 1}
+    if method.name != "async-l2gd":
+        given["participation"] = {"devices": "pass 2"}
+    whole = run(method, population, task, out=tmp_path / "whole", **given)
+    with pytest.raises(ZeroDivisionError):
+        run(method, population, task, out=tmp_path / "cut", observer=Killer(2), **given)
+    assert (tmp_path / "cut" / CHECKPOINT).exists()
+    resumed = resume(tmp_path / "cut", method=method, population=population, task=task)
+    expected = contents(whole.folder)
+    assert set(expected) >= {"metrics.parquet", "traffic.parquet"}
+    assert contents(resumed.folder) == expected
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    whole = execute(make_config(DIGITS), tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError):
+        execute(make_config(DIGITS), tmp_path / "cut", observer=Killer(0))
+    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    whole = execute(make_config(DIGITS), tmp_path / "whole")
+    with pytest.raises(ZeroDivisionError):
+        execute(make_config(DIGITS), tmp_path / "cut", observer=Killer(3))
+    path = tmp_path / "cut" / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-3])
+    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
+    assert "damaged" in (tmp_path / "cut" / "log.txt").read_text()
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first = execute(make_config(DIGITS), tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
+    again = resume(tmp_path / "run")
+    assert again.summary() == first.summary()
+    assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == before
+
+
+def test_the_resolved_config_runs_again_to_the_same_bytes(tmp_path: Path) -> None:
+    first = execute(make_config(DIGITS), tmp_path / "first")
+    second = execute(make_config(palmette.runs.read_config(tmp_path / "first" / "config.toml")), tmp_path / "second")
+    assert contents(first.folder) == contents(second.folder)
+    assert (first.folder / "config.toml").read_bytes() == (second.folder / "config.toml").read_bytes()
+
+
+SCRIPT = """
+import sys
+from palmette.runs import execute, make_config
+execute(make_config({config!r}), {out!r})
+"""
+
+
+def start(config: dict[str, Any], out: Path) -> subprocess.Popen[str]:
+    script = SCRIPT.format(config=config, out=str(out))
+    return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_checkpoint(process: subprocess.Popen[str], out: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not (out / CHECKPOINT).exists():
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+LONG = {**DIGITS, "rounds": 120, "evaluate_every": 40}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_ended_by_a_signal_resumes_to_the_very_same_bytes(number: signal.Signals, tmp_path: Path) -> None:
+    process = start(LONG, tmp_path / "cut")
+    wait_for_checkpoint(process, tmp_path / "cut")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert number == signal.SIGKILL or "stopped after round" in errors
+    with pytest.raises(BadInput, match="not finished"):
+        load(tmp_path / "cut")
+    whole = execute(make_config(LONG), tmp_path / "whole")
+    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
+
+
+def test_a_second_process_on_one_folder_is_refused(tmp_path: Path) -> None:
+    process = start(LONG, tmp_path / "run")
+    try:
+        wait_for_checkpoint(process, tmp_path / "run")
+        with pytest.raises(BadInput, match="another process"):
+            resume(tmp_path / "run")
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+
+
+# -- what lies in the folder -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> palmette.Result:
+    return execute(make_config(DIGITS), tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_the_summary_has_the_fixed_shape(result: palmette.Result) -> None:
+    summary = json.loads(json.dumps(result.summary()))
+    assert list(summary) == [
+        "algorithm", "rounds", "seed", "models", "best", "device_steps", "device_steps_per_second", "traffic", "folder",
+    ]  # fmt: skip
+    assert summary["device_steps"] == 4 * 2 * 3 * (2 + 2)  # rounds, team steps, local steps, half of five in two teams
+    links = summary["traffic"]["links"]
+    assert [link["tier"] for link in links] == [1, 2]
+    assert [link["exchanges"] for link in links] == [16, 4]
+    assert links[1]["bytes_up"] == 4 * 2 * 650 * 4
+    assert set(summary["models"]) == {"PM", "TM", "GM"}
+    assert 0 < summary["models"]["PM"]["accuracy"] <= summary["best"]["PM"]["accuracy"] <= 1
+
+
+def test_metrics_say_what_was_measured(result: palmette.Result) -> None:
+    table = result.metrics
+    assert table.column_names == [
+        "round",
+        "when",
+        "model",
+        "tier",
+        "node",
+        "on",
+        "weight",
+        "statistic",
+        "metric",
+        "value",
+    ]
+    for column, values in {
+        "model": {"PM", "TM", "GM"},
+        "on": {"all", "participants", "unseen"},
+        "weight": {"samples", "devices"},
+        "statistic": {"mean", "spread", "worst-decile"},
+        "when": {"before", "after"},
+        "metric": {"accuracy", "loss"},
+    }.items():
+        assert set(table[column].to_pylist()) == values, column
+    assert max(table["round"].to_pylist()) == 4
+    after, before = result.curve("GM"), result.curve("GM", when="before")
+    assert all(before[round_] == after[round_ - 1] for round_ in before)
+    assert len(result.curve("PM", node="device-3")) == len(after)
+
+
+def test_means_in_the_table_agree_with_single_devices(result: palmette.Result) -> None:
+    config = result.config
+    population = config.population()
+    single = torch.tensor([result.last("PM", node=name) for name in population.tree.names(0)])
+    tests = population.tests.double()
+    assert result.last("PM") == pytest.approx(float((single * tests).sum() / tests.sum()))
+    assert result.last("PM", weight="devices") == pytest.approx(float(single.mean()))
+    assert result.last("PM", weight="devices", statistic="worst-decile") == pytest.approx(float(single.min()))
+    assert result.last("PM", weight="devices", statistic="spread") == pytest.approx(float(single.std(correction=0)))
+
+
+def test_models_come_back_as_modules_that_predict_as_measured(result: palmette.Result) -> None:
+    population = result.config.population()
+    first, train = int(population.start[3]), int(population.train[3])
+    test = torch.arange(first + train, int(population.start[4]))
+    for kind, node in (("PM", "device-3"), ("TM", "team-0"), ("GM", None)):
+        module = result.module(kind, node)  # type: ignore[arg-type]
+        with torch.no_grad():
+            right = module(population.features(test)).argmax(1) == population.y[test]
+        if kind == "PM":
+            assert float(right.double().mean()) == pytest.approx(result.last("PM", node="device-3"))
+    with pytest.raises(BadInput, match="device-3"):
+        result.module("PM", "devise-3")
+
+
+def test_every_device_model_can_be_saved_to_a_file_of_its_own(result: palmette.Result, tmp_path: Path) -> None:
+    paths = result.save_models(tmp_path / "models")
+    assert [path.name for path in paths] == [f"device-{i}.safetensors" for i in range(10)]
+
+
+def test_lasting_files_hold_no_time_stamps(result: palmette.Result) -> None:
+    text = b"".join(contents(result.folder).values())
+    assert str(time.localtime().tm_year).encode() not in text
+    assert pq.read_schema(result.folder / "metrics.parquet").metadata is None
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+def test_a_diverging_run_keeps_the_last_good_round_and_says_what_to_lower(tmp_path: Path) -> None:
+    config = {
+        **DIGITS,
+        "rounds": 50,
+        "settings": {"alpha": 1e6, "lam": 1.0, "gamma": 1.0, "local_steps": 2, "team_steps": 1},
+    }
+    with pytest.raises(Diverged, match=r"Lower alpha from 1e\+06 to at most 0\.\d+.*state after round \d+ is kept"):
+        execute(make_config(config), tmp_path / "run")
+    kept = Folder(tmp_path / "run").load_checkpoint()
+    assert kept is None or all(bool(rows.isfinite().all()) for rows in kept[0].values() if rows.is_floating_point())
+
+
+def test_too_large_a_team_step_is_named(tmp_path: Path) -> None:
+    config = {**DIGITS, "rounds": 60, "settings": {"alpha": 0.1, "eta": 400.0, "local_steps": 2, "team_steps": 6}}
+    with pytest.raises(Diverged, match=r"Lower eta from 400 to at most 9\.1"):
+        execute(make_config(config), tmp_path / "run")
+
+
+def test_a_full_disk_ends_the_run_with_its_last_state_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = execute(make_config(DIGITS), tmp_path / "whole")
+    real, calls = os.fsync, []
+
+    def full(number: int) -> None:
+        calls.append(number)
+        if len(calls) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(PalmetteError, match=r"No space left on device; the last good state is kept"):
+        execute(make_config(DIGITS), tmp_path / "cut")
+    monkeypatch.undo()
+    assert not list((tmp_path / "cut").glob(".*.part"))
+    assert (tmp_path / "cut" / CHECKPOINT).exists() or (tmp_path / "cut" / PREVIOUS).exists()
+    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"algorithm": "permfk"}, "did you mean 'permfl'"),
+        ({"rounds": 0}, "rounds"),
+        ({"settings": {"alpha": -1}}, "alpha"),
+        ({"settings": {"alpha": float("nan")}}, "alpha"),
+        ({"settings": {"aplha": 1}}, "did you mean 'alpha'"),
+        ({"participation": {"devices": 1.5}}, "at most 1"),
+        ({"participation": {"devises": 0.5}}, "did you mean 'devices'"),
+        ({"tree": "4y10"}, "cannot read the tree"),
+        ({"tree": "10"}, "needs teams"),
+        ({"data": {"name": "digit"}}, "did you mean 'digits'"),
+        ({"data": {"name": "digits", "folde": 1}}, "folde"),
+        ({"model": {"name": "mclrr"}}, "did you mean 'mclr'"),
+        ({"model": {"name": "mclr", "hiden": 3}}, "hiden"),
+        ({"engine": {"backend": "fast"}}, "backend"),
+        ({"engine": {"chunks": 3}}, "did you mean 'chunk'"),
+        ({"evaluate_every": 0}, "evaluate_every"),
+        ({"round": 3}, "did you mean 'rounds'"),
+    ],
+)
+def test_bad_configs_are_refused_before_a_folder_is_made(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=words):
+        execute(make_config({**DIGITS, **change}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_all_problems_of_a_config_are_told_at_once() -> None:
+    bad = {
+        **DIGITS,
+        "rounds": -1,
+        "tree": "x",
+        "settings": {"alpha": -1, "wrong": 2},
+        "participation": {"teams": "none"},
+    }
+    with pytest.raises(BadInput) as told:
+        make_config(bad)
+    assert all(word in str(told.value) for word in ("rounds", "tree", "alpha", "'wrong'", "participation"))
+
+
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("mine")
+    with pytest.raises(BadInput, match="is not a run"):
+        execute(make_config(DIGITS), tmp_path)
+    with pytest.raises(BadInput, match="is a file"):
+        execute(make_config(DIGITS), tmp_path / "note.txt")
+    with pytest.raises(BadInput, match=r"no config\.toml"):
+        load(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def test_an_algorithm_of_ones_own_runs_and_resumes_only_with_itself(tmp_path: Path) -> None:
+    population = regression("2x2")
+    method = TABLE["scaffold"]
+    made = run(method, population, make_task("linear", population.shape, None), rounds=2, out=tmp_path / "run")
+    assert made.config.given == ["data", "algorithm", "model"]
+    assert made.config.settings["steps"] == 3
+    with pytest.raises(BadInput, match="given as"):
+        made.config.method()
+
+
+def test_interrupting_is_not_a_failure_of_the_run() -> None:
+    assert issubclass(Interrupted, PalmetteError)

@@ -189,9 +189,10 @@ class Tree:
             return _from_factors([what])
         if not isinstance(what, Sized):
             raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10, or names in a mapping")
-        if len(what) and all(isinstance(name, str) for name in what):
-            return Tree.from_table(what)
-        return Tree.from_sizes(list(what))
+        entries: list[Any] = list(what)
+        if entries and all(isinstance(name, str) for name in entries):
+            return Tree.from_table(entries)
+        return Tree.from_sizes(entries)
 
     @staticmethod
     def from_sizes(sizes: Sequence[int]) -> Tree:

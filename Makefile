@@ -5,7 +5,7 @@ export PALMETTE_DATA
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check clean
+.PHONY: setup test check demo clean
 
 setup: .venv/ready
 
@@ -21,6 +21,9 @@ check: .venv/ready
 	.venv/bin/ruff format --check src tests
 	.venv/bin/ruff check src tests
 	.venv/bin/mypy
+
+demo: .venv/ready
+	.venv/bin/palmette demo
 
 clean:
 	rm -rf .venv

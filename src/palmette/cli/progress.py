@@ -71,7 +71,7 @@ def scores_text(scores: Mapping[ModelKind, Scores] | None) -> Text:
     for kind, score in (scores or {}).items():
         metric = "accuracy" if "accuracy" in score.sums else "loss"
         text.append("  " if text else "").append(kind, style=f"bold {MODEL_STYLES[kind]}")
-        text.append(f" {score.by_samples(metric):.3f}")
+        text.append(f" {'loss ' if metric == 'loss' else ''}{score.by_samples(metric):.3f}")
     return text
 
 
@@ -128,7 +128,7 @@ class Bars:
 
     def picture(self) -> Group:
         """Return what to draw."""
-        scores = Text("  accuracy          " if self._scores else "  reading the data").append_text(self._scores)
+        scores = Text(f"  {'test score' if self._scores else 'reading the data':<19}").append_text(self._scores)
         return Group(self._progress, scores, *([Text(f"  {self._note}", style="yellow")] if self._note else []))
 
     def begin(self, simulation: Simulation, rounds: int) -> None:

@@ -23,12 +23,14 @@ class Method:
     Attributes:
         label: What people call the method.
         result: Its run.
-        kinds: Which of its models to show, the one to compare by first.
+        kinds: Which of its models to show.
+        main: The model the method is known for.
     """
 
     label: str
     result: Result
     kinds: tuple[ModelKind, ...]
+    main: ModelKind
 
     @property
     def flat(self) -> bool:

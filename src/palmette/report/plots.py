@@ -21,10 +21,10 @@ _WHOSE = {"PM": "own models", "TM": "team models", "GM": "global model"}
 
 
 def plot_methods(methods: Sequence[Method], path: Path, title: str) -> Path:
-    """Draw how each method's first model learned, and how it serves every single device.
+    """Draw how each method's main model learned, and how it serves every single device.
 
     Args:
-        methods: The methods; the first kind of model of each is drawn.
+        methods: The methods; the model each is known for is drawn.
         path: Where to write the PNG.
         title: What the plot is about.
     """
@@ -48,8 +48,8 @@ def _curves(axes: Any, methods: Sequence[Method]) -> None:
     """Draw accuracy over the gradient steps each device took."""
     for number, method in enumerate(methods):
         result = method.result
-        curve = result.curve(method.kinds[0])
-        each = result.timings["device_steps"] / result.config.rounds / len(by_node(result, method.kinds[0], 0))
+        curve = result.curve(method.main)
+        each = result.timings["device_steps"] / result.config.rounds / len(by_node(result, method.main, 0))
         axes.plot(
             [round_ * each for round_ in curve],
             list(curve.values()),
@@ -70,7 +70,7 @@ def _devices(axes: Any, methods: Sequence[Method]) -> None:
     """Draw every device as a dot, the mean over devices as a line, method by method; the labels serve both panels."""
     labels = []
     for number, method in enumerate(methods):
-        kind = method.kinds[0]
+        kind = method.main
         values = np.array([value for value in by_node(method.result, kind, 0).values() if not np.isnan(value)])
         colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
         axes.scatter(values, number + _spread(values), s=16, color=colour, marker=marker, alpha=0.55, linewidths=0)

@@ -17,14 +17,14 @@ def verdict(methods: Sequence[Method], hero: Method) -> tuple[str, str]:
 
     Args:
         methods: All methods, ``hero`` among them.
-        hero: The method the reader asked about; its first kind of model is compared.
+        hero: The method the reader asked about; its main model is compared.
     """
     return _who_won(methods, hero), _at_what_cost(methods, hero)
 
 
 def _who_won(methods: Sequence[Method], hero: Method) -> str:
     every: list[Entry] = [(method, kind) for method in methods for kind in method.kinds]
-    mine: Entry = (hero, hero.kinds[0])
+    mine: Entry = (hero, hero.main)
     best = max(every, key=_last)
     flat = max((entry for entry in every if entry[0].flat), key=_last, default=None)
     worst = percent(best[0].result.last(best[1], weight="devices", statistic="worst-decile"))
@@ -43,7 +43,9 @@ def _at_what_cost(methods: Sequence[Method], hero: Method) -> str:
         if method is not hero:
             costs.setdefault(size(link_bytes(method.result)[1]), []).append(method.label)
     lower, upper = link_bytes(hero.result)
-    others = _listed([f"{_listed(labels)} {'each ' if len(labels) > 1 else ''}{cost}" for cost, labels in costs.items()])
+    others = _listed(
+        [f"{_listed(labels)} {'each ' if len(labels) > 1 else ''}{cost}" for cost, labels in costs.items()]
+    )
     text = f"On the dear link to the server {hero.label} moved {size(upper)} (and {size(lower)} on the cheap one), {others}"
     everybody = [(method, kind) for method in methods for kind in method.kinds if kind == "GM"]
     if everybody:

@@ -1,0 +1,186 @@
+"""The command ``palmette`` and its verbs."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+
+if TYPE_CHECKING:
+    from palmette.runs import Result
+
+app = typer.Typer(
+    cls=OneLineGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only errors and the result.")]
+
+
+class Topic(str, Enum):
+    """What can be listed."""
+
+    algorithms = "algorithms"
+    datasets = "datasets"
+    models = "models"
+    experiments = "experiments"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"palmette {version('palmette')}")
+        raise typer.Exit
+
+
+@app.callback()
+def palmette(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Personalized federated learning on trees of machines.
+
+    It learns one model for everybody, one for every team and one for every device.
+
+    Start with:  [bold]palmette demo[/bold]
+    """
+
+
+@app.command()
+def run(
+    algorithm: Annotated[
+        str | None, typer.Argument(metavar="ALGO", help="See: palmette list algorithms", show_default=False)
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose samples. [dim](default: digits)[/dim]")
+    ] = None,
+    tree: Annotated[
+        str | None, typer.Option(help="Teams x devices, such as 4x10. [dim](default: 4x10)[/dim]", metavar="TREE")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What is learned. [dim](default: mclr)[/dim]")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(metavar="T", help="Global rounds. [dim](default: 20)[/dim]")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Decides all luck. [dim](default: 0)[/dim]")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the algorithm or of the config; repeat it."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Start from this config.toml.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The run's folder. [dim](default: a new one in runs/)[/dim]")
+    ] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train with one algorithm and keep the run in a folder.
+
+    [bold]Example:[/bold]  palmette run permfl --data digits --tree 4x10 --rounds 5
+    --set alpha=0.3 --set data.shift=rotate --set participation.devices=0.5
+
+    Settings come from --config, then from the options, then from --set.
+    """
+    with one_line_errors():
+        from palmette.cli.configure import configure
+        from palmette.cli.folders import free_folder
+        from palmette.cli.progress import follow
+        from palmette.runs import execute
+
+        options = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
+        made = configure(algorithm, file=config, options=options, assignments=settings or [])
+        folder = out or free_folder(Path("runs"), f"{made.algorithm}-{made.data.name}", first=1)
+        result = follow(made.algorithm, folder, lambda eyes: execute(made, folder, observer=eyes), quiet=quiet)
+        _show(result, json=json)
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that was stopped.")],
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run that was stopped or killed; it ends with the very same bits.
+
+    [bold]Example:[/bold]  palmette resume runs/permfl-digits-1
+    """
+    with one_line_errors():
+        from palmette.cli.progress import follow
+        from palmette.runs import resume as go_on
+        from palmette.runs.folder import Folder
+
+        if Folder.open(folder).finished:
+            say(f"the run in {folder} is finished; there is nothing left to do")
+        result = follow(folder.name, folder, lambda eyes: go_on(folder, observer=eyes), quiet=quiet)
+        _show(result, json=json)
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")], json: Json = False
+) -> None:
+    """Show what came out of a run, team by team.
+
+    [bold]Example:[/bold]  palmette show runs/permfl-digits-1
+    """
+    with one_line_errors():
+        from palmette.runs import load
+
+        _show(load(folder), json=json, teams=True)
+
+
+@app.command("list")
+def list_(
+    topic: Annotated[Topic, typer.Argument(help="What to list.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """List the algorithms, data sets, models or experiments there are.
+
+    [bold]Example:[/bold]  palmette list algorithms
+    """
+    with one_line_errors():
+        from palmette.cli.listing import listed, picture
+
+        entries = listed(topic.value)
+        if json:
+            print_json(entries)
+            return
+        from rich.console import Console
+
+        Console(highlight=False).print(picture(topic.value, entries))
+
+
+@app.command()
+def demo(quiet: Quiet = False) -> None:
+    """Compare six methods on real digits at four sites whose cameras are turned.
+
+    It takes less than a minute and needs no file.
+
+    [bold]Example:[/bold]  palmette demo
+    """
+    with one_line_errors():
+        typer.echo("Handwritten digits at four sites of ten devices; each site's camera is turned.")
+        from palmette.cli.demo import run_demo
+
+        run_demo(quiet=quiet)
+
+
+def _show(result: Result, *, json: bool, teams: bool = False) -> None:
+    """Print a run on standard output."""
+    if json:
+        print_json(result.summary())
+        return
+    from rich.console import Console
+
+    from palmette.report.tables import run_report
+
+    Console(highlight=False).print(run_report(result, teams=teams))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -138,18 +139,19 @@ class Node:
     @property
     def child_ids(self) -> Tensor:
         """The numbers of all children of the stack's nodes, parent by parent."""
-        return self._children()[0]
+        return self._children[0]
 
     @property
     def child_parents(self) -> Tensor:
         """For each of `child_ids`, the position of its parent in the stack."""
-        return self._children()[1]
+        return self._children[1]
 
     @property
     def child_samples(self) -> Tensor:
         """Training samples under each of `child_ids`."""
         return self._samples[self.tier - 1][self.child_ids]
 
+    @cached_property
     def _children(self) -> tuple[Tensor, Tensor]:
         offsets = torch.from_numpy(self.tree.offsets[self.tier - 1])
         first, size = offsets[self.ids], offsets[self.ids + 1] - offsets[self.ids]

@@ -7,6 +7,8 @@ the plain mean, and a single child's row comes out unchanged.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -21,33 +23,46 @@ class SegmentMean:
     """
 
     def __init__(self, segment: Tensor, count: int, weights: Tensor | None = None) -> None:
-        self._segment = segment
-        size = torch.zeros(count, dtype=torch.float64, device=segment.device)
-        size.index_add_(0, segment, torch.ones_like(segment, dtype=torch.float64))
-        self._plain = weights is None
-        if weights is None:
-            self._weight = torch.ones(len(segment), dtype=torch.float64, device=segment.device)
-        else:
+        self._segment, self._count = segment, count
+        self._weight: Tensor | None = None
+        if weights is not None:
             # Divided by the largest first, so that equal weights are exactly one whatever their value.
+            size = torch.bincount(segment, minlength=count).to(torch.float64)
             peak = torch.zeros_like(size).scatter_reduce_(0, segment, weights.to(size), "amax")
             scaled = weights.to(size) / torch.where(peak > 0, peak, 1.0)[segment]
             total = torch.zeros_like(size).index_add_(0, segment, scaled)
             self._weight = scaled / torch.where(total > 0, total / size, 1.0)[segment]
-        self.total = torch.zeros_like(size)
-        self.present = torch.zeros(count, dtype=torch.int64, device=segment.device)
+        self._added: list[Tensor] = []
         self._sums: dict[str, Tensor] = {}
 
     def add(self, positions: Tensor, rows: dict[str, Tensor]) -> None:
         """Add the rows of the children at ``positions`` (ascending over all calls)."""
-        parents, weight = self._segment[positions], self._weight[positions]
-        self.total.index_add_(0, parents, weight)
-        self.present.index_add_(0, parents, torch.ones_like(parents))
+        self._added.append(positions)
+        parents = self._segment[positions]
         for name, given in rows.items():
             value = given if given.is_floating_point() else given.to(torch.float64)
             if name not in self._sums:
-                self._sums[name] = value.new_zeros((len(self.present), *value.shape[1:]))
-            part = value if self._plain else value * _column(weight, value)
+                self._sums[name] = value.new_zeros((self._count, *value.shape[1:]))
+            part = value if self._weight is None else value * _column(self._weight[positions], value)
             self._sums[name].index_add_(0, parents.to(value.device), part)
+
+    @cached_property
+    def present(self) -> Tensor:
+        """For each parent, how many children were added; to be asked for when all are in."""
+        segment = self._segment
+        if sum(map(len, self._added)) < len(segment):
+            segment = segment[torch.cat(self._added)] if self._added else segment[:0]
+        return torch.bincount(segment, minlength=self._count)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """For each parent, the weight of the children that were added; to be asked for when all are in."""
+        if self._weight is None:
+            return self.present.to(torch.float64)
+        total = torch.zeros(self._count, dtype=torch.float64)
+        for positions in self._added:
+            total.index_add_(0, self._segment[positions], self._weight[positions])
+        return total
 
     def result(self) -> dict[str, Tensor]:
         """Return one row per parent; the row of a parent without weight is zero."""

@@ -174,8 +174,8 @@ class Tree:
         """Make a tree from what a user writes.
 
         ``"4x10"`` is 4 teams of 10 devices, ``"2x5x10"`` 2 regions of 5 teams of 10, ``40`` devices without teams,
-        ``[3, 5, 2]`` three teams of those sizes, ``["d1", "d2"]`` named devices without teams, ``{"north": {"a": ["d1", "d2"]}, ...}`` nested names (a list of device
-        names or their number at the bottom).
+        ``[3, 5, 2]`` three teams of those sizes, ``["d1", "d2"]`` named devices without teams, ``{"north": {"a": ["d1",
+        "d2"]}, ...}`` nested names (a list of device names or their number at the bottom).
         """
         if isinstance(what, Tree):
             return what

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only errors and the result.")]
 
 
-class Topic(str, Enum):
+class Topic(StrEnum):
     """What can be listed."""
 
     algorithms = "algorithms"

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,12 +25,14 @@ class Stopped(PalmetteError):  # noqa: N818 - reads as what it is
 class OneLineGroup(TyperGroup):
     """Commands whose mistyped options are told in one line, like every other bad input."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run the command line; see typer."""
+        if rest:
+            raise TypeError("give all but the arguments by name")
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, standalone_mode=False, **extra)
         except typer.TyperException as error:
             say(error.format_message())
             code = error.exit_code

@@ -60,11 +60,11 @@ class Counters:
         self.exchange = torch.zeros(size, dtype=torch.int64)
         self.turn = torch.zeros(size, dtype=torch.int64)
 
-    def next(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers of the exchanges these nodes begin, and count them."""
+    def next(self, ids: Tensor, asking: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the numbers of the exchanges the nodes would begin, and count those of the nodes that do."""
         exchange, turn = self.exchange[ids], self.turn[ids]
-        self.exchange[ids] += 1
-        self.turn[ids] += 1
+        self.exchange[ids] += asking
+        self.turn[ids] += asking
         return exchange, turn
 
 
@@ -91,9 +91,9 @@ class Parcel:
 
         def part(value: Any) -> Any:
             if isinstance(value, PerChild):
-                return value.rows[self.places[positions].to(value.rows.device)]
+                return value.rows.index_select(0, self.places[positions].to(value.rows.device))
             if isinstance(value, Tensor):
-                return value[self.parents[positions].to(value.device)]
+                return value.index_select(0, self.parents[positions].to(value.device))
             return value
 
         if isinstance(self.message, Mapping):
@@ -120,19 +120,15 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     children, parents = node.child_ids, node.child_parents
     _check(node, ask, len(children))
     asking = torch.ones(len(node), dtype=torch.bool) if ask.to is None else ask.to.cpu()
-    number = torch.zeros(len(node), dtype=torch.int64)
-    turn = torch.zeros_like(number)
-    number[asking], turn[asking] = counters.next(node.ids[asking])
-    chosen = link.participation.draw(
-        children, parents, seed=node.seed, tier=node.tier, round_=node.round, exchange=number, turn=turn
-    )
-    chosen &= asking[parents]
-    if ask.only is not None:
-        chosen &= ask.only.cpu()
-    asked = chosen.nonzero().squeeze(1)
-    lost = link.lost(node.seed, node.round, node.tier, number[parents[asked]], children[asked])
-    there = asked[~lost]
-    parcel = Parcel(children[there], number[parents[there]], ask.message, parents[there], there)
+    number, turn = counters.next(node.ids, asking)
+    whole = link.participation.kind == "all" and ask.to is None and ask.only is None
+    asked = torch.arange(len(children)) if whole else _asked(node, ask, link, asking, number, turn)
+    there = asked
+    if link.loss or link.absences is not None:
+        there = asked[~link.lost(node.seed, node.round, node.tier, number[parents[asked]], children[asked])]
+    here = parents if len(there) == len(children) else parents[there]
+    ids = children if len(there) == len(children) else children[there]
+    parcel = Parcel(ids, number[here], ask.message, here, there)
     reduction = _Reduction(node, ask, parents, asked, there)
     if len(there):
         for positions, reply in transport(parcel):
@@ -141,6 +137,23 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
         down = payload(_one(ask.message)) * len(asked)
         traffic.add(int(asking.sum()), down, reduction.bytes_up)
     return reduction.result(asking)
+
+
+def _asked(node: Node, ask: Ask, link: Link, asking: Tensor, number: Tensor, turn: Tensor) -> Tensor:
+    """Return which children are asked: drawn by the link, narrowed by the program."""
+    chosen = link.participation.draw(
+        node.child_ids,
+        node.child_parents,
+        seed=node.seed,
+        tier=node.tier,
+        round_=node.round,
+        exchange=number,
+        turn=turn,
+    )
+    chosen &= asking[node.child_parents]
+    if ask.only is not None:
+        chosen &= ask.only.cpu()
+    return chosen.nonzero().squeeze(1)
 
 
 def _check(node: Node, ask: Ask, children: int) -> None:
@@ -180,10 +193,12 @@ class _Reduction:
         weights = ask.weights.cpu() if ask.weights is not None else None
         if weights is None and ask.reduce == "samples":
             weights = node.child_samples
-        self._place = torch.full((len(parents),), -1, dtype=torch.int64)
-        self._place[asked] = torch.arange(len(asked))
+        whole = len(asked) == len(parents)
+        self._place = asked if whole else torch.full((len(parents),), -1, dtype=torch.int64)
+        if not whole:
+            self._place[asked] = torch.arange(len(asked))
         chosen = None if weights is None else weights[asked]
-        self._mean = SegmentMean(parents[asked], len(node), chosen)
+        self._mean = SegmentMean(parents if whole else parents[asked], len(node), chosen)
         self._stack: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.bytes_up = 0
 

@@ -1,11 +1,12 @@
 # `make test` and `make demo` are the only set-up a newcomer needs.
 PYTHON ?= python3
-PALMETTE_DATA ?= ../shared/data
-export PALMETTE_DATA
+.DEFAULT_GOAL := setup
+# Where tests look for MNIST and Fashion-MNIST; they are skipped where there are none.
+test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo clean
+.PHONY: setup test check demo bench prove-kills clean
 
 setup: .venv/ready
 
@@ -15,15 +16,19 @@ setup: .venv/ready
 	touch $@
 
 test: .venv/ready
-	.venv/bin/python -m pytest -q -n 2
+	.venv/bin/python -m pytest -q -n 2 --dist loadgroup
 
 check: .venv/ready
-	.venv/bin/ruff format --check src tests
-	.venv/bin/ruff check src tests
+	.venv/bin/ruff format --check src tests proofs
+	.venv/bin/ruff check src tests proofs
 	.venv/bin/mypy
 
 demo: .venv/ready
 	.venv/bin/palmette demo
+
+# Heavy proofs, run by hand; their results are in docs/.
+prove-kills: .venv/ready
+	.venv/bin/python proofs/kills.py
 
 clean:
 	rm -rf .venv

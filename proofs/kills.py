@@ -23,7 +23,19 @@ SEED = 20
 def command(method: str, out: Path) -> list[str]:
     """Return the command of one run: long enough to be killed in the middle."""
     rounds = {"fedavg": "600", "local": "600"}.get(method, "60")
-    options = ["--data", "digits", "--tree", "4x10", "--rounds", rounds, "--seed", str(SEED), "--out", str(out), "--quiet"]
+    options = [
+        "--data",
+        "digits",
+        "--tree",
+        "4x10",
+        "--rounds",
+        rounds,
+        "--seed",
+        str(SEED),
+        "--out",
+        str(out),
+        "--quiet",
+    ]
     return [str(PALMETTE), "run", method, *options, "--set", "participation.devices=0.6", "--set", "data.shift=rotate"]
 
 
@@ -57,8 +69,16 @@ def main() -> int:
             else:
                 subprocess.run([str(PALMETTE), "resume", str(out), "--quiet"], check=True, capture_output=True)
             same = contents(out) == expected
-            state = "with a checkpoint" if "checkpoint.bin" in kept else "finished" if "metrics.parquet" in kept else "early"
-            print(f"kill {kill + 1:2}: {method:9} {number.name:8} after {moment:4.1f} s ({state}): {'same' if same else 'DIFFERENT'}")
+            state = (
+                "with a checkpoint"
+                if "checkpoint.bin" in kept
+                else "finished"
+                if "metrics.parquet" in kept
+                else "early"
+            )
+            print(
+                f"kill {kill + 1:2}: {method:9} {number.name:8} after {moment:4.1f} s ({state}): {'same' if same else 'DIFFERENT'}"
+            )
             if not same:
                 return 1
     print(f"{KILLS} passed, 0 failed")

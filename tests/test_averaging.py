@@ -234,12 +234,12 @@ ONE_CHILD = {
 def test_a_tier_of_only_children_changes_no_bit(
     tree: str, steps: tuple[int, int], teams: list[int], weights: Any
 ) -> None:
-    short, deep = (regression(shape, unequal=True) for shape in ("3x4", tree))
+    short, deep = (regression(shape, dimension=50, unequal=True) for shape in ("3x4", tree))
     method = HierFAVG(team_steps=STEPS, local_steps=4, batch_size=5, weights=weights)
     one = simulate(method, short, 3, dtype=torch.float32)
     other = simulate(replace(method, team_steps=steps), deep, 3, dtype=torch.float32)
     assert torch.equal(one.model(), other.model())
-    assert not torch.equal(one.model(), torch.zeros(3))
+    assert bool(one.model().any())
     for tier in teams:
         assert torch.equal(one.stores[1].rows["model"], other.stores[tier].rows["model"])
     if 1 in teams:  # where devices still hang under their team, they fine-tune the same model

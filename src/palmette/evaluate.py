@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from palmette.protocol import ModelKind
-from palmette.simulate import Simulation
+from palmette.simulate import Simulation, one_thread_inside
 
 _DEVICES = 256  # devices whose personal models are measured at once
 
@@ -54,6 +54,11 @@ class Scores:
 
 def evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:
     """Measure the personal, team and global models on the devices' own test samples."""
+    with one_thread_inside():
+        return _evaluate(simulation)
+
+
+def _evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:
     tree, scorer = simulation.population.tree, simulation.learner.scorer
     everybody = torch.arange(tree.devices)
     parts = []

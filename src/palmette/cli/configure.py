@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.algorithms import ALGORITHMS
+from palmette.cli.failures import say
 from palmette.errors import BadInput, nearest
 from palmette.models import MODELS
 from palmette.population import PARTITIONS, SOURCES, make_population
@@ -63,13 +64,13 @@ def literal(text: str) -> Any:
     return value if plain else text
 
 
-def _algorithm(named: str | None, values: Mapping[str, Any], file: Path | None) -> str:
-    """Return the algorithm that is meant; a file's settings of another one would be misread, so that is refused."""
+def _algorithm(named: str | None, values: dict[str, Any], file: Path | None) -> str:
+    """Return the algorithm that is meant; a file's settings of another one do not apply and are left out, aloud."""
     kept = values.get("algorithm")
     if named is None and kept is None:
         raise BadInput(f"name an algorithm: {', '.join(ALGORITHMS)}")
-    if named is not None and kept is not None and named != kept and values.get("settings"):
-        raise BadInput(f"{file} holds settings of {kept}, not of {named}; take its [settings] out, or run {kept}")
+    if named is not None and kept is not None and named != kept and values.pop("settings", None):
+        say(f"the [settings] in {file} are those of {kept}; {named} runs with its defaults and what --set says")
     return str(kept if named is None else named)
 
 

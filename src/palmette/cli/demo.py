@@ -91,6 +91,7 @@ def run_demo(
             errors.print(_done(methods[-1]))
     screen = console or Console(highlight=False)
     screen.print(Padding(methods_table(methods), (1, 0)))
+    screen.print(Text("PM: each device's own model  TM: its team's  GM: one for everybody\n", style="dim"))
     for sentence in verdict(methods, methods[0]):
         screen.print(Text(sentence))
     title = "Digits at four sites of ten devices, each site's camera turned"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from palmette.cli.failures import Stopped
@@ -116,28 +116,30 @@ class Bars:
         self._label, self._note, self._scores = label, "", Text()
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=34),
+            BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}"),
-            TimeElapsedColumn(),
         )
-        self._rounds = self._progress.add_task(f"{label[:20]:<20}", total=None, unit="rounds   ")
+        self._began = time.monotonic()
+        self._state = "reading the data"
+        self._rounds = self._progress.add_task(f"{label[:24]:<24}", total=None, unit="rounds")
         self._tiers: dict[int, TaskID] = {}
         self._asked: dict[int, int] = {}
         self._top = 0
 
     def picture(self) -> Group:
         """Return what to draw."""
-        scores = Text(f"  {'test score' if self._scores else 'reading the data':<19}").append_text(self._scores)
-        return Group(self._progress, scores, *([Text(f"  {self._note}", style="yellow")] if self._note else []))
+        last = Text(f"  {self._state:<23}").append_text(self._scores)
+        last.append(f"  {time.monotonic() - self._began:.0f} s", style="dim")
+        return Group(self._progress, last, *([Text(f"  {self._note}", style="yellow")] if self._note else []))
 
     def begin(self, simulation: Simulation, rounds: int) -> None:
         """Draw the bars of the tree the algorithm runs on, from the server down."""
-        self._top = simulation.tree.top
+        self._top, self._state = simulation.tree.top, "first round"
         self._progress.update(self._rounds, total=rounds, completed=simulation.round)
         for tier in range(self._top, 0, -1):
             who = "server asks" if tier == self._top else "teams ask" if tier == 1 else f"tier {tier} asks"
-            self._tiers[tier] = self._progress.add_task(f"  {who:<18}", total=None, unit="exchanges")
+            self._tiers[tier] = self._progress.add_task(f"  {who:<22}", total=None, unit="exchanges")
             self._asked[tier] = 0
         self.refresh()
 
@@ -152,7 +154,8 @@ class Bars:
         for tier, task in self._tiers.items():
             self._progress.update(task, total=max(1, self._asked[tier]), completed=0)
             self._asked[tier] = 0
-        self._scores = scores_text(scores) or self._scores
+        if scores:
+            self._scores, self._state = scores_text(scores), f"test after round {done}"
         self.refresh()
 
     def stopping(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from palmette.errors import PalmetteError
 from palmette.report.numbers import Method, by_node
@@ -50,28 +51,32 @@ def _curves(axes: Any, methods: Sequence[Method]) -> None:
         result = method.result
         curve = result.curve(method.main)
         each = result.timings["device_steps"] / result.config.rounds / len(by_node(result, method.main, 0))
+        begun = {round_: value for round_, value in curve.items() if round_ > 0}
         axes.plot(
-            [round_ * each for round_ in curve],
-            list(curve.values()),
+            [round_ * each for round_ in begun],
+            list(begun.values()),
             color=COLOURS[number % len(COLOURS)],
             marker=_MARKERS[number % len(_MARKERS)],
-            markevery=max(1, len(curve) // 8),
+            markevery=max(1, len(begun) // 8),
             markersize=5,
             linewidth=1.6,
         )
-    axes.set_title("Learning", fontsize=11)
-    axes.set_xlabel("gradient steps per device")
+    axes.set_title("How they learned (colours as on the right)", fontsize=11)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: f"{steps:,.0f}"))
+    axes.set_xlabel("gradient steps per device (fine-tuning not counted)")
     axes.set_ylabel("test accuracy, all devices")
-    axes.set_ylim(0, 1.02)
+    axes.set_ylim(_floor(axes.dataLim.ymin), 1.02)
     _tidy(axes)
 
 
 def _devices(axes: Any, methods: Sequence[Method]) -> None:
     """Draw every device as a dot, the mean over devices as a line, method by method; the labels serve both panels."""
-    labels = []
+    labels, lowest = [], 1.0
     for number, method in enumerate(methods):
         kind = method.main
         values = np.array([value for value in by_node(method.result, kind, 0).values() if not np.isnan(value)])
+        lowest = min(lowest, float(values.min()))
         colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
         axes.scatter(values, number + _spread(values), s=16, color=colour, marker=marker, alpha=0.55, linewidths=0)
         axes.vlines(values.mean(), number - 0.36, number + 0.36, color=colour, linewidth=2.6)
@@ -83,7 +88,7 @@ def _devices(axes: Any, methods: Sequence[Method]) -> None:
         text.set_fontweight("bold")
         text.set_fontsize(9)
     axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_xlim(0, 1.02)
+    axes.set_xlim(_floor(lowest), 1.02)
     axes.set_title("Every device after the last round (line and number: mean)", fontsize=11)
     axes.set_xlabel("test accuracy of one device")
     _tidy(axes)
@@ -98,6 +103,11 @@ def _spread(values: Any) -> Any:
         step = min(0.09, 0.64 / max(1, len(same) - 1))
         place[same] = (np.arange(len(same)) - (len(same) - 1) / 2) * step
     return place
+
+
+def _floor(lowest: float) -> float:
+    """Return where an axis of accuracies begins: the tenth below the lowest value."""
+    return max(0.0, float(np.floor(10 * lowest - 0.3)) / 10)
 
 
 def _tidy(axes: Any) -> None:

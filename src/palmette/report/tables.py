@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from palmette.algorithms import ALGORITHMS
 from palmette.report import words
 from palmette.report.numbers import Method, backend, by_node, lead, link_bytes, seconds, top
 from palmette.runs import Result
+from palmette.runs.folder import CONFIG
 
 _TEAMS = 12  # teams listed by name
 
@@ -33,10 +35,11 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
         f" on {config.data.name}, tree {config.tree}, model {config.model.name}, "
         f"{config.rounds} rounds, seed {config.seed}",
     )
-    parts: list[RenderableType] = [title, models_table(result)]
+    parts: list[RenderableType] = [models_table(result)]
     if teams and (listed := teams_table(result)) is not None:
         parts.append(listed)
-    return Group(*parts, _links_table(result), _facts(result))
+    parts += [_links_table(result), _facts(result)]
+    return Group(title, *(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 
 def models_table(result: Result) -> Table:
@@ -77,10 +80,10 @@ def teams_table(result: Result) -> Table | None:
 
 def methods_table(methods: Sequence[Method]) -> Table:
     """Show several methods side by side: one line for each of their models."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    table.add_column("test accuracy of", no_wrap=True)
-    table.add_column("")
-    for name in ("last", "best", "mean\ndev.", "worst\n10 %", "lower\nlink", "upper\nlink", "sec"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("test accuracy", no_wrap=True, vertical="bottom")
+    table.add_column("of", no_wrap=True, vertical="bottom")
+    for name in ("last", "best", "mean of\ndevices", "worst\ntenth", "lower\nlink", "upper\nlink", "sec"):
         table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
     every = [(method, kind) for method in methods for kind in method.kinds]
     highest = max(method.result.last(kind) for method, kind in every)
@@ -104,21 +107,12 @@ def methods_table(methods: Sequence[Method]) -> Table:
 
 
 def next_command(result: Result) -> str | None:
-    """Return a command that runs another method on the same samples, where options can say it."""
+    """Return a command that runs another method on the same samples, where a config can say which."""
     config = result.config
-    if config.given or not isinstance(config.tree, str | int):
+    if config.given:
         return None
     other = "fedavg" if config.algorithm != "fedavg" else "permfl" if top(result) > 1 else "local"
-    parts = ["palmette", "run", other, "--data", config.data.name, "--tree", str(config.tree)]
-    parts += ["--model", config.model.name, "--rounds", str(config.rounds), "--seed", str(config.seed)]
-    groups = (("data", config.data), ("model", config.model))
-    extras = {f"{group}.{key}": value for group, part in groups for key, value in part.model_dump().items()}
-    extras |= {f"participation.{key}": value for key, value in config.participation.items()}
-    unset = {"data.name": config.data.name, "model.name": config.model.name, "model.l2": 0.0}
-    for key, value in extras.items():
-        if value is not None and unset.get(key) != value:
-            parts += ["--set", f"{key}={value}"]
-    return shlex.join(parts)
+    return f"palmette run {other} --config {shlex.quote(str(result.folder / CONFIG))}"
 
 
 def _links_table(result: Result) -> Table:

@@ -8,7 +8,8 @@ from palmette.protocol import ModelKind
 from palmette.report.numbers import Method, by_node, clearly_differ, link_bytes
 from palmette.report.words import percent, points, size
 
-_WHOSE = {"PM": "own models of", "TM": "team models of", "GM": "global model of"}
+_WHOSE = {"PM": "its devices' own models get", "TM": "its team models get", "GM": "its global model gets"}
+_MINE = {"PM": "own models reach", "TM": "team models reach", "GM": "global model reaches"}
 Entry = tuple[Method, ModelKind]
 
 
@@ -19,49 +20,45 @@ def verdict(methods: Sequence[Method], hero: Method) -> tuple[str, str]:
         methods: All methods, ``hero`` among them.
         hero: The method the reader asked about; its main model is compared.
     """
-    return _who_won(methods, hero), _at_what_cost(methods, hero)
-
-
-def _who_won(methods: Sequence[Method], hero: Method) -> str:
     every: list[Entry] = [(method, kind) for method in methods for kind in method.kinds]
-    mine: Entry = (hero, hero.main)
     best = max(every, key=_last)
     flat = max((entry for entry in every if entry[0].flat), key=_last, default=None)
+    everybody = max((entry for entry in every if entry[1] == "GM"), key=_last, default=None)
+    return _who_won((hero, hero.main), best, flat), _at_what_cost(hero, best, flat, everybody)
+
+
+def _who_won(mine: Entry, best: Entry, flat: Entry | None) -> str:
     worst = percent(best[0].result.last(best[1], weight="devices", statistic="worst-decile"))
-    text = f"On their own test samples, devices do best with the {_name(best)}: {percent(_last(best))} right"
+    text = f"For the devices {best[0].label} won: {_WHOSE[best[1]]} {percent(_last(best))} of their test samples right"
     text += f" ({worst} for the worst tenth of devices)"
     if best != mine:
-        text += f"; the {_name(mine)} reach {percent(_last(mine))}, {_gap(mine, best)}"
-    if flat is not None and flat != best:
-        text += f", and {_gap(mine, flat)} the best without teams, the {_name(flat)} ({percent(_last(flat))})"
+        text += f"; {mine[0].label}'s {_MINE[mine[1]]} {percent(_last(mine))}, {_gap(mine, best)} that"
+    if flat is not None and flat != best and flat != mine:
+        text += f"{', and' if best != mine else ','} {_gap(mine, flat)} the best method without teams, {flat[0].label}"
     return text + "."
 
 
-def _at_what_cost(methods: Sequence[Method], hero: Method) -> str:
-    costs: dict[str, list[str]] = {}
-    for method in methods:
-        if method is not hero:
-            costs.setdefault(size(link_bytes(method.result)[1]), []).append(method.label)
-    lower, upper = link_bytes(hero.result)
-    others = _listed(
-        [f"{_listed(labels)} {'each ' if len(labels) > 1 else ''}{cost}" for cost, labels in costs.items()]
-    )
-    text = f"On the dear link to the server {hero.label} moved {size(upper)} (and {size(lower)} on the cheap one), {others}"
-    everybody = [(method, kind) for method in methods for kind in method.kinds if kind == "GM"]
-    if everybody:
-        best = max(everybody, key=_last)
-        text += f"; for one model that serves everybody take {best[0].label}: {percent(_last(best))}"
-        if "GM" in hero.kinds and best[0] is not hero:
-            text += f", against {percent(hero.result.last('GM'))} for {hero.label}'s"
-    return text + "."
+def _at_what_cost(hero: Method, best: Entry, flat: Entry | None, everybody: Entry | None) -> str:
+    text = f"On the dear upper link, to the server, {_cost(hero, 'moved')}"
+    if best[0] is not hero:
+        text += f" and {_cost(best[0])}"
+    if flat is not None and flat[0] not in (hero, best[0]):
+        text += f", against {size(link_bytes(flat[0].result)[1])} for {flat[0].label}"
+    if everybody is None:
+        return text + "."
+    text += f"; for one model that serves everybody {everybody[0].label} is best: {percent(_last(everybody))}"
+    if everybody[0] is hero:
+        return text + "."
+    text += f" for {size(link_bytes(everybody[0].result)[1])}"
+    return text + (f", {hero.label} {percent(hero.result.last('GM'))}." if "GM" in hero.kinds else ".")
+
+
+def _cost(method: Method, verb: str = "") -> str:
+    return f"{method.label} {f'{verb} ' if verb else ''}{size(link_bytes(method.result)[1])}"
 
 
 def _last(entry: Entry) -> float:
     return entry[0].result.last(entry[1])
-
-
-def _name(entry: Entry) -> str:
-    return f"{_WHOSE[entry[1]]} {entry[0].label}"
 
 
 def _gap(one: Entry, other: Entry) -> str:
@@ -72,7 +69,3 @@ def _gap(one: Entry, other: Entry) -> str:
     devices = [by_node(method.result, kind, 0) for method, kind in (one, other)]
     luck = "" if clearly_differ(devices[0], devices[1]) else " (which could be luck)"
     return f"{points(gap)}{luck} {'above' if gap > 0 else 'below'}"
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

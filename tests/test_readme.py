@@ -1,0 +1,62 @@
+"""Every code block of the README and of the guide runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "docs/writing-an-algorithm.md"]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [body for kind, body in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")) if kind == language]
+
+
+def test_every_block_is_of_a_language_that_is_tested() -> None:
+    kinds = {kind for page in PAGES for kind, _ in BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))}
+    assert kinds == {"bash", "python"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_blocks_run(page: str, tmp_path: Path) -> None:
+    for number, body in enumerate(blocks(page, "python")):
+        script = tmp_path / f"block{number}.py"
+        script.write_text(body, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
+
+
+def test_the_library_example_of_the_readme_has_at_most_25_lines() -> None:
+    (body,) = blocks("README.md", "python")
+    assert len([line for line in body.splitlines() if line.strip()]) <= 25
+
+
+def test_commands_of_the_readme_run(tmp_path: Path) -> None:
+    commands = [line for body in blocks("README.md", "bash") for line in body.splitlines() if line.strip()]
+    assert any(line.startswith("make demo") for line in commands)
+    tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for line in commands:
+        words = shlex.split(line, comments=True)
+        if words[0] == "make":  # runs the tests or the demo, which are tested on their own: the target must be there
+            words, place = ["make", "-n", *words[1:]], ROOT
+        else:
+            words, place = [words[0].removeprefix(".venv/bin/"), *words[1:]], tmp_path
+        done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=120, env=tools)
+        assert done.returncode == 0, (line, done.stderr)
+
+
+def test_files_the_readme_points_to_exist() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert target.startswith("http") or (ROOT / target).exists(), target

@@ -76,9 +76,8 @@ def main() -> int:
                 if "metrics.parquet" in kept
                 else "early"
             )
-            print(
-                f"kill {kill + 1:2}: {method:9} {number.name:8} after {moment:4.1f} s ({state}): {'same' if same else 'DIFFERENT'}"
-            )
+            word = "same" if same else "DIFFERENT"
+            print(f"kill {kill + 1:2}: {method:9} {number.name:8} after {moment:4.1f} s ({state}): {word}")
             if not same:
                 return 1
     print(f"{KILLS} passed, 0 failed")

@@ -13,8 +13,8 @@ across rows, and know nothing of participation, bytes, encodings or faults: thos
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
@@ -30,8 +30,8 @@ Reduce = Literal["mean", "samples", "stack"]
 ModelKind = Literal["PM", "TM", "GM"]
 """A device's own model, its team's model, the global model."""
 State = dict[str, Tensor]
-Setting = float | Mapping[str, float]
-"""A number for all nodes of a tier, or one per node by name."""
+Setting = str | float | Mapping[str, float]
+"""A number for all nodes of a tier, or one per node by name; a word such as ``"auto"`` must be resolved before use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,6 +173,8 @@ class Node:
 
 
 def _pick(setting: Setting, tree: Tree, tier: int, ids: Tensor, like: Tensor) -> float | Tensor:
+    if isinstance(setting, str):
+        raise ProtocolError(f"the setting {setting!r} was not resolved to a number")
     if not isinstance(setting, Mapping):
         return setting
     values = like.new_full((tree.size(tier),), float("nan"))
@@ -240,6 +242,12 @@ class Algorithm(ABC):
         if self.tiers is not None and tree.tiers not in self.tiers:
             allowed = " or ".join(map(str, self.tiers))
             raise BadInput(f"{self.name} is defined on trees of {allowed} tiers, not {tree.tiers} ({tree})")
+
+    def tuned(self, curvature: Callable[[], float]) -> Algorithm:
+        """Return the algorithm with ``alpha="auto"`` replaced by its largest stable value."""
+        if vars(self).get("alpha") != "auto":
+            return self
+        return replace(self, alpha=self.stable(curvature())["alpha"])  # type: ignore[type-var]
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Return the largest stable value of every step size, given the curvature of the devices' losses."""

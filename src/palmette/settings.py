@@ -16,6 +16,8 @@ T = TypeVar("T")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Rate = Literal["auto"] | Positive | dict[str, Positive]
+"""A device's step size: a number, one per device by name, or the largest that theory allows."""
 BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput, Diverged
-from palmette.learner import Learner
+from palmette.learner import Learner, curvature
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.population import Population
@@ -62,7 +62,7 @@ class Simulation:
             raise BadInput(f"rounds must be at least 1, not {rounds}")
         if chunk is not None and chunk < 1:
             raise BadInput(f"chunk must be at least 1, not {chunk}")
-        self.algorithm, self.population, self.task = algorithm, population, task
+        self.population, self.task = population, task
         self.rounds, self.seed, self.round = rounds, seed, 0
         self.tree = population.tree.flat() if algorithm.flat else population.tree
         algorithm.check(self.tree)
@@ -76,6 +76,8 @@ class Simulation:
             backend=backend,
             held_out=held_out,
         )
+        with one_thread_inside():
+            self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)
         self.links = dict(links or {})
         if unknown := set(self.links) - set(range(population.tree.top)):
             raise BadInput(f"there is no link above tier {unknown.pop()}; this tree has {population.tree.tiers} tiers")

@@ -1,61 +1,186 @@
-"""What the nodes of a tier keep between messages: named rows, written only where a node took part."""
+"""What the nodes of a tier keep between messages: named rows, written only where a node took part.
+
+Rows lie in memory or, for populations that outgrow it, in a file that is mapped into memory. In both, a row takes room only
+when it is written: memory is handed out page by page, and the file is full of holes. The file is working space and no
+record: what a run keeps is in its checkpoint.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.errors import ProtocolError
+from palmette.errors import PalmetteError, ProtocolError
 from palmette.protocol import State
+
+_BLOCK = 1 << 26  # bytes of rows that are looked at together, so that a pass over the store holds little of it
+_SPARE = 1 << 30  # bytes left free on a disk: a mapped file that cannot grow ends the process without a word
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A tensor that is never whole in memory: its lines come some at a time, as often as they are asked for.
+
+    Attributes:
+        shape: Shape of the whole.
+        dtype: Type of its numbers.
+        make: Makes the pieces, in order.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    make: Callable[[], Iterator[Tensor]]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.make()
 
 
 class Store:
     """The state of all nodes of one tier.
 
-    Memory is taken for the rows of nodes that took part; the others still have the initial row.
+    Room is taken for the rows of nodes that took part; the others still have the initial row.
 
     Args:
         size: Number of nodes.
         initial: Initial row ``(width,)`` of every name.
+        folder: Where the files of a store on disk lie; ``None`` keeps the rows in memory.
+        prefix: How the files' names begin.
     """
 
-    def __init__(self, size: int, initial: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, size: int, initial: Mapping[str, Tensor], folder: Path | None = None, *, prefix: str = "store"
+    ) -> None:
         self.initial = dict(initial)
-        self.rows = {name: _zeros(size, row) for name, row in initial.items()}
+        self.size, self.folder, self._prefix = size, folder, prefix
         self.last = torch.full((size,), -1, dtype=torch.int64)
         """The round in which each node last took part; -1 for never."""
+
+    @cached_property
+    def rows(self) -> dict[str, Tensor]:
+        """The rows of all nodes by name; zero where a node never took part.
+
+        They are made when they are first asked for, which must not be by two threads at once.
+        """
+        if self.folder is not None and self.nbytes:
+            self._check_room(self.folder)
+        return {name: self._make(name, row) for name, row in self.initial.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that all rows take together when every node has taken part."""
+        return rows_bytes(self.size, self.initial)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of a store on disk."""
+        return [] if self.folder is None else [self._file(self.folder, name) for name in self.initial]
 
     def read(self, ids: Tensor) -> State:
         """Return the rows of some nodes, as copies."""
         seen = self.last[ids] >= 0
+        known = int(seen.sum())
         state = {}
-        for name, rows in self.rows.items():
-            part = rows.index_select(0, ids.to(rows.device))
-            if not bool(seen.all()):
-                part[(~seen).to(rows.device)] = self.initial[name]
+        for name, row in self.initial.items():
+            rows = self.rows[name]
+            if known == len(ids):
+                state[name] = rows.index_select(0, ids.to(rows.device)).to(row.device)
+                continue
+            # A row that was never written is not looked at: that would fetch a page of zeros for it.
+            part = row.expand(len(ids), *row.shape).clone()
+            if known:
+                part[seen.to(row.device)] = rows.index_select(0, ids[seen].to(rows.device)).to(row.device)
             state[name] = part
         return state
 
     def write(self, ids: Tensor, state: State, round_: int) -> None:
         """Keep new rows of some nodes; ``ids`` ascend."""
-        if state.keys() != self.rows.keys():
-            raise ProtocolError(f"a program returned the state {sorted(state)} but declared {sorted(self.rows)}")
+        if state.keys() != self.initial.keys():
+            raise ProtocolError(f"a program returned the state {sorted(state)} but declared {sorted(self.initial)}")
         # Chunks of devices are mostly neighbours, and a slice is copied several times faster than scattered rows.
         low, high = int(ids[0]), int(ids[-1]) + 1
         together = high - low == len(ids)
-        for name, rows in state.items():
+        for name, given in state.items():
+            rows = self.rows[name]
             if together:
-                self.rows[name][low:high] = rows
+                rows[low:high] = given
             else:
-                self.rows[name].index_copy_(0, ids.to(rows.device), rows)
+                rows.index_copy_(0, ids.to(rows.device), given.to(rows.device))
         self.last[ids] = round_
 
+    # -- as a whole ----------------------------------------------------------------------------------------------------
 
-def _zeros(size: int, row: Tensor) -> Tensor:
-    """Make empty rows; numpy takes them from the system untouched, torch would write every page."""
-    if row.device.type != "cpu":
-        return row.new_zeros((size, *row.shape))
-    return torch.from_numpy(np.zeros((size, *row.shape), dtype=row.numpy().dtype))
+    def written(self, name: str) -> Pieces:
+        """Return the rows of the nodes that took part, in order."""
+        shape = (int((self.last >= 0).sum()), *self.initial[name].shape)
+        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name))
+
+    def restore(self, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
+        """Take over what `last` and `written` told of another store."""
+        self.last.copy_(last)
+        ids = (last >= 0).nonzero().squeeze(1)
+        for name, given in written.items():
+            rows, done = self.rows[name], 0
+            for part in given.split(self._block(name)) if isinstance(given, Tensor) else given:
+                some = ids[done : done + len(part)]
+                rows.index_copy_(0, some.to(rows.device), part.to(rows.device))
+                done += len(part)
+
+    def _written(self, name: str) -> Iterator[Tensor]:
+        rows = self.rows[name]
+        for ids in (self.last >= 0).nonzero().squeeze(1).split(self._block(name)):
+            yield rows.index_select(0, ids.to(rows.device))
+
+    def remove(self) -> None:
+        """Remove the files; the rows can still be read as long as this store lives."""
+        for file in self.files:
+            file.unlink(missing_ok=True)
+
+    def _block(self, name: str) -> int:
+        return max(1, _BLOCK // max(1, self.initial[name].nbytes))
+
+    # -- room ----------------------------------------------------------------------------------------------------------
+
+    def _file(self, folder: Path, name: str) -> Path:
+        return folder / f"{self._prefix}-{name}.bin"
+
+    def _make(self, name: str, row: Tensor) -> Tensor:
+        shape = (self.size, *row.shape)
+        if self.folder is None and row.device.type != "cpu":
+            return row.new_zeros(shape)
+        kind = row.cpu().numpy().dtype
+        if self.folder is None:
+            # numpy takes zeros from the system untouched, torch would write every page.
+            return torch.from_numpy(np.zeros(shape, dtype=kind))
+        if not math.prod(shape):
+            return torch.zeros(shape, dtype=row.dtype)  # there are no empty maps
+        file = self._file(self.folder, name)
+        try:
+            return torch.from_numpy(np.memmap(file, dtype=kind, mode="w+", shape=shape))
+        except OSError as error:
+            raise PalmetteError(f"cannot make the store {file}: {error.strerror}; set engine.store = 'memory'") from None
+
+    def _check_room(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.remove()  # what a killed run left behind; a process that still maps it keeps its own
+            free = shutil.disk_usage(folder).free - _SPARE
+        except OSError as error:
+            raise PalmetteError(f"cannot keep rows in {folder}: {error.strerror}; set engine.store = 'memory'") from None
+        if self.nbytes > free:
+            raise PalmetteError(
+                f"the devices' rows may grow to {self.nbytes / 2**30:.1f} GiB and {folder} has room for "
+                f"{max(0, free) / 2**30:.1f}; make room, choose another folder, or set engine.store = 'memory'"
+            )
+
+
+def rows_bytes(size: int, initial: Mapping[str, Tensor]) -> int:
+    """Return the bytes that a store of ``size`` nodes takes when every node has taken part."""
+    return size * sum(row.nbytes for row in initial.values())

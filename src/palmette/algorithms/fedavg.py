@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State
-from palmette.settings import BatchSize, Count, Positive, settings
+from palmette.settings import BatchSize, Count, Rate, settings
 
 
 @settings
@@ -25,7 +25,7 @@ class FedAvg(Algorithm):
     flat: ClassVar[bool] = True
 
     local_steps: Count = 20
-    alpha: Positive | dict[str, Positive] = 0.05
+    alpha: Rate = 0.05
     tune_steps: Count = 20
     batch_size: BatchSize = 20
 

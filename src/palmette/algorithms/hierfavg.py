@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State
-from palmette.settings import BatchSize, Count, Positive, settings
+from palmette.settings import BatchSize, Count, Rate, settings
 from palmette.tree import Tree
 
 
@@ -29,7 +29,7 @@ class HierFAVG(Algorithm):
     local_steps: Count = 20  # kappa_1
     team_steps: Count | tuple[Count, ...] = 10  # kappa_2
     global_every: Annotated[int, Field(ge=0)] = 1  # rounds between averages across teams; 0 for never
-    alpha: Positive | dict[str, Positive] = 0.05
+    alpha: Rate = 0.05
     tune_steps: Count = 20
     weights: Literal["samples", "equal"] = "samples"
     batch_size: BatchSize = 20

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State
-from palmette.settings import BatchSize, Count, Positive, settings
+from palmette.settings import BatchSize, Count, Rate, settings
 from palmette.tree import Tree
 
 
@@ -20,7 +20,7 @@ class Local(Algorithm):
     flat: ClassVar[bool] = True
 
     local_steps: Count = 20  # in every round
-    alpha: Positive | dict[str, Positive] = 0.05
+    alpha: Rate = 0.05
     batch_size: BatchSize = 20
 
     @property

@@ -23,7 +23,7 @@ from torch import Tensor
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State
 from palmette.segments import segment_mean
-from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 
 PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5}
@@ -42,7 +42,7 @@ class MoreauTree(Algorithm):
 
     team_steps: Count | tuple[Count, ...] = 10  # K
     local_steps: Count = 20  # L
-    alpha: Positive | dict[str, Positive] = 0.05
+    alpha: Rate = 0.05
     lam: NonNegative = 0.1  # pull of devices to their team
     gamma: NonNegative | tuple[NonNegative, ...] = 0.01  # pull of teams to what is above them
     eta: Literal["auto"] | Positive | tuple[Positive, ...] | dict[str, Positive] = "auto"  # auto: 1 / (lam + gamma)

@@ -6,8 +6,11 @@ import dataclasses
 import inspect
 import tomllib
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from palmette.algorithms import ALGORITHMS
 from palmette.cli.failures import say
@@ -43,7 +46,7 @@ def configure(
             _put(values, key.split("."), value, problems)
     for text in assignments:
         _assign(values, text, problems)
-    problems += _unknown_names(values)
+    problems += _unknown_names(values) + _unusable_device(values)
     try:
         config = make_config(values)
     except BadInput as error:
@@ -113,16 +116,39 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
             source_of(str(data.get("name", "digits")))
         except BadInput as error:
             problems.append(str(error))
-        problems += [
-            f"unknown setting {f'data.{key}'!r}{nearest(key, _data_keys())}" for key in data if key not in _data_keys()
-        ]
+        problems += _strangers("data", data, _data_keys())
     if isinstance(model, dict):
         name = str(model.get("name", "mclr"))
         if name not in MODELS:
             return [*problems, f"unknown model {name!r}{nearest(name, MODELS)}"]
-        known = model_keys(name)
-        problems += [f"unknown setting {f'model.{key}'!r}{nearest(key, known)}" for key in model if key not in known]
+        problems += _strangers("model", model, model_keys(name))
     return problems
+
+
+def _strangers(group: str, given: Mapping[str, Any], known: Sequence[str]) -> list[str]:
+    """Refuse keys of a group that nobody knows; names are compared without the group, which all of them share."""
+    problems = []
+    for key in given:
+        if key not in known:
+            close = get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean '{group}.{close[0]}'?"
+                if close
+                else f"there is {', '.join(f'{group}.{k}' for k in known)}"
+            )
+            problems.append(f"unknown setting '{group}.{key}'; {hint}")
+    return problems
+
+
+def _unusable_device(values: Mapping[str, Any]) -> list[str]:
+    """Try the compute device: torch's own error for a name it does not know is no help to anybody."""
+    engine = values.get("engine", {})
+    name = engine.get("device", "cpu") if isinstance(engine, dict) else "cpu"
+    try:
+        torch.zeros(1, device=name)
+    except (RuntimeError, AssertionError, TypeError):
+        return [f"engine.device: this machine's torch cannot compute on {name!r}; leave it out to use the cpu"]
+    return []
 
 
 def _data_keys() -> list[str]:

@@ -1,0 +1,23 @@
+"""What the papers proved, asked of a user's own settings."""
+
+from __future__ import annotations
+
+from palmette.algorithms.permfl import MoreauTree
+from palmette.errors import BadInput
+from palmette.learner import curvature
+from palmette.simulate import Simulation, one_thread_inside
+from palmette.theory.advice import advice as advice
+from palmette.theory.advice import warnings_of as warnings_of
+from palmette.theory.conditions import Check as Check
+from palmette.theory.conditions import Condition as Condition
+from palmette.theory.moreau import check_moreau
+
+
+def check(simulation: Simulation) -> Check:
+    """Estimate the task's constants and hold the settings against the theorems of the algorithm's paper."""
+    method = simulation.algorithm
+    if not isinstance(method, MoreauTree):
+        raise BadInput(f"no theorem of {method.name} is known here; there is one for permfl and pfedmt")
+    with one_thread_inside():
+        bent = curvature(simulation.learner, devices=64, iterations=12, convexity=True)
+    return check_moreau(method, simulation.tree, bent, simulation.rounds)

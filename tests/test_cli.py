@@ -1,0 +1,262 @@
+"""The command line as a person and as a script use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from palmette.cli.app import app
+from palmette.cli.configure import configure, literal
+from palmette.cli.folders import free_folder
+from palmette.runs import load
+
+TINY = ["--tree", "2x3", "--rounds", "2", "--set", "local_steps=2", "--set", "team_steps=2"]
+COMMAND = [sys.executable, "-c", "from palmette.cli.app import app; app()"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def palmette(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def fits(text: str) -> bool:
+    return max(map(len, text.splitlines())) <= 80
+
+
+# -- run, show, list -------------------------------------------------------------------------------------------------------
+
+
+def test_run_ends_in_a_table_with_models_links_speed_backend_folder_and_the_next_command() -> None:
+    done = palmette("run", "permfl", *TINY)
+    assert done.exit_code == 0, done.stderr
+    for word in ("PM", "TM", "GM", "worst tenth", "teams - devices", "server - teams", "device-steps", "fused"):
+        assert word in done.stdout
+    assert "runs/permfl-digits-1" in done.stdout
+    assert "palmette run fedavg --config runs/permfl-digits-1/config.toml" in done.stdout
+    assert fits(done.stdout)
+    assert "round 2/2" in done.stderr
+
+
+def test_the_next_command_runs_the_other_method_on_the_same_samples() -> None:
+    palmette("run", "permfl", *TINY, "--set", "data.shift=rotate", "--seed", "3")
+    done = palmette("run", "fedavg", "--config", "runs/permfl-digits-1/config.toml", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "defaults" in done.stderr
+    mine, other = (load(f"runs/{name}-digits-1").config for name in ("permfl", "fedavg"))
+    assert (mine.data, mine.tree, mine.seed, mine.rounds) == (other.data, other.tree, other.seed, other.rounds)
+    assert "lam" not in other.settings
+
+
+def test_a_resolved_config_runs_again_to_the_same_bits() -> None:
+    palmette("run", "permfl", *TINY, "--out", "one")
+    done = palmette("run", "--config", "one/config.toml", "--out", "two", "--quiet")
+    assert done.exit_code == 0, done.stderr
+    assert Path("one/devices.safetensors").read_bytes() == Path("two/devices.safetensors").read_bytes()
+
+
+def test_json_is_the_last_line_and_alone_on_standard_output() -> None:
+    done = palmette("run", "permfl", *TINY, "--out", "one", "--json")
+    told = json.loads(done.stdout)
+    assert told["folder"] == "one"
+    assert set(told["models"]) == {"PM", "TM", "GM"}
+    assert json.loads(palmette("show", "one", "--json").stdout) == told
+
+
+def test_quiet_shows_the_result_and_no_progress() -> None:
+    done = palmette("run", "local", "--tree", "2x3", "--rounds", "1", "--quiet")
+    assert done.stderr == ""
+    assert "PM" in done.stdout
+
+
+def test_show_tells_team_by_team_and_fits() -> None:
+    palmette("run", "permfl", *TINY, "--out", "one")
+    shown = palmette("show", "one")
+    assert shown.exit_code == 0
+    assert "team-1" in shown.stdout
+    assert fits(shown.stdout)
+
+
+def test_later_sources_of_settings_win() -> None:
+    Path("c.toml").write_text('algorithm = "permfl"\nrounds = 3\nseed = 5\n[settings]\nlam = 0.2\nalpha = 0.1\n')
+    made = configure(
+        "permfl", file=Path("c.toml"), options={"rounds": 4, "seed": None}, assignments=["lam=1", "rounds=6"]
+    )
+    assert (made.rounds, made.seed, made.settings["lam"], made.settings["alpha"]) == (6, 5, 1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("[10, 5]", [10, 5]),
+        ('"a b"', "a b"),
+        ("published", "published"),
+        ("pass 5", "pass 5"),
+        ("50%", "50%"),
+        ("{a = 1}", {"a": 1}),
+        ("1\nother = 2", "1\nother = 2"),
+        ("2020-01-01", "2020-01-01"),
+        ("", ""),
+    ],
+)
+def test_set_values_are_toml_else_text(text: str, value: object) -> None:
+    assert literal(text) == value
+    assert type(literal(text)) is type(value)
+
+
+def test_set_reaches_every_group() -> None:
+    assignments = [
+        "preset=published",
+        "team_steps=[3]",
+        "data.partition=iid",
+        "model.l2=0.5",
+        "participation.devices=0.5",
+    ]
+    assignments += ["engine.backend=loop", "loss=0.1", "evaluate_every=5", "model.hidden=[7]", "settings.lam=2"]
+    made = configure("permfl", file=None, options={"model.name": "dnn"}, assignments=assignments)
+    assert made.settings == {"preset": "published", "team_steps": [3], "lam": 2}
+    assert made.data.model_dump()["partition"] == "iid"
+    assert (made.model.l2, made.model.model_dump()["hidden"]) == (0.5, [7])
+    assert (made.participation, made.engine.backend, made.loss, made.evaluate_every) == (
+        {"devices": 0.5},
+        "loop",
+        0.1,
+        5,
+    )
+
+
+@pytest.mark.parametrize("topic", ["algorithms", "datasets", "models", "experiments"])
+def test_list_is_readable_and_is_data(topic: str) -> None:
+    shown, data = palmette("list", topic), palmette("list", topic, "--json")
+    assert shown.exit_code == data.exit_code == 0
+    assert fits(shown.stdout)
+    for entry in json.loads(data.stdout):
+        assert entry["name"] in shown.stdout
+        assert entry["summary"]
+    assert json.loads(data.stdout) or "no experiments yet" in shown.stdout
+
+
+def test_list_algorithms_gives_each_its_paper_and_settings() -> None:
+    entries = {entry["name"]: entry for entry in json.loads(palmette("list", "algorithms", "--json").stdout)}
+    assert "Banerjee" in entries["permfl"]["paper"]
+    assert entries["permfl"]["settings"]["team_steps"] == 10
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("resume",), ("show",), ("list",), ("demo",)])
+def test_help_has_an_example_and_fits(command: tuple[str, ...]) -> None:
+    done = palmette(*command, "--help")
+    assert done.exit_code == 0
+    assert f"palmette {command[0] if command else 'demo'}" in done.stdout.split("Usage", 1)[1].split("\n", 1)[1]
+    assert fits(done.stdout)
+
+
+def test_free_folders_are_numbered(tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        (path := free_folder(tmp_path, "demo", first=0)).mkdir()
+        names.append(path.name)
+    assert names == ["demo", "demo-2", "demo-3"]
+    assert free_folder(tmp_path, "x", first=1).name == "x-1"
+
+
+def test_the_command_line_itself_does_not_load_torch() -> None:
+    folder = str(Path(configure.__code__.co_filename).parents[1])
+    # The package's own __init__ is left out: what it loads is not the command line's doing.
+    bare = f"import sys, types; m = types.ModuleType('palmette'); m.__path__ = [{folder!r}]"
+    look = "sys.modules['palmette'] = m; import palmette.cli.app; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", f"{bare}; {look}"], check=False).returncode == 0
+
+
+# -- stopping and going on -------------------------------------------------------------------------------------------------
+
+
+def start(*words: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
+
+
+def wait_for(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if word in line:
+            return
+    raise AssertionError(f"{word!r} was never told; exit code {process.wait()}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_leaves_130_and_resumes_to_its_end(number: signal.Signals) -> None:
+    words = ["--tree", "2x3", "--rounds", "400", "--set", "local_steps=5", "--set", "team_steps=5"]
+    process = start("run", "permfl", *words, "--out", "one", "--set", "evaluate_every=50")
+    wait_for(process, "round 1/400")
+    refused = palmette("resume", "one")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "palmette resume one" in errors
+    assert "Traceback" not in errors
+    assert refused.exit_code == 2
+    assert "another process" in refused.stderr
+    unfinished = palmette("show", "one")
+    assert unfinished.exit_code == 2
+    assert "palmette resume one" in unfinished.stderr
+    done = palmette("resume", "one", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "going on after round" in done.stderr
+    assert load("one").curve()[400] == json.loads(done.stdout)["models"]["PM"]["accuracy"]
+
+
+def test_resuming_a_finished_run_says_so() -> None:
+    palmette("run", "permfl", *TINY, "--out", "one")
+    before = {path.name: path.read_bytes() for path in Path("one").iterdir()}
+    again = palmette("resume", "one")
+    assert again.exit_code == 0
+    assert "finished" in again.stderr
+    assert {path.name: path.read_bytes() for path in Path("one").iterdir()} == before
+
+
+def test_a_pipe_that_closes_early_is_no_traceback() -> None:
+    process = start("list", "algorithms")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    process.wait(timeout=60)
+    process.stderr.close()
+    assert "Traceback" not in errors
+
+
+def test_a_terminal_gets_bars_and_no_color_gets_lines() -> None:
+    pty = pytest.importorskip("pty")
+    for extra, bars in (({}, True), ({"NO_COLOR": "1"}, False)):
+        main, side = pty.openpty()
+        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+        environment |= {"TERM": "xterm", "COLUMNS": "80", **extra}
+        words = ["run", "permfl", *TINY, "--out", f"bars-{bars}"]
+        process = subprocess.Popen([*COMMAND, *words], stderr=side, stdout=subprocess.DEVNULL, env=environment)
+        os.close(side)
+        seen, limit = b"", time.monotonic() + 60
+        while time.monotonic() < limit:
+            try:
+                seen += (part := os.read(main, 65536))
+            except OSError:  # Linux tells the end of a terminal so
+                break
+            if not part:
+                break
+        os.close(main)
+        assert process.wait(timeout=60) == 0, seen
+        assert (b"teams ask" in seen) is bars
+        assert (b"round 2/2" in seen) is not bars

@@ -1,0 +1,125 @@
+"""Theory: curvature against eigenvalues, PerMFL's conditions by hand, measured contraction against the bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from palmette.algorithms import PerMFL, algorithm
+from palmette.errors import BadInput
+from palmette.learner import curvature
+from palmette.population import make_population
+from palmette.simulate import Simulation
+from palmette.task import make_task
+from palmette.theory import advice, check, warnings_of
+from problems import quadratics, regression, simulate, task_of, tree_minimiser
+
+
+def prepared(method: object, tree: str = "3x4", l2: float = 0.0) -> Simulation:
+    population = regression(tree)
+    return Simulation(method, population, task_of(population, l2), rounds=20, dtype=torch.float64)  # type: ignore[arg-type]
+
+
+def test_curvature_of_quadratics_is_their_extreme_eigenvalues() -> None:
+    simulation = prepared(PerMFL(), l2=0.3)
+    values = np.concatenate([np.linalg.eigvalsh(a) for a, _ in quadratics(simulation.population)]) + 0.3
+    found = curvature(simulation.learner, iterations=40, convexity=True)
+    assert found.smoothness == pytest.approx(values.max(), rel=1e-6)
+    assert found.convexity == pytest.approx(values.min(), rel=1e-6)
+
+
+def test_curvature_of_softmax_regression_is_at_most_its_known_bound() -> None:
+    population = make_population("digits", tree="2x5")
+    task = make_task("mclr", population.shape, population.classes, l2=0.01)
+    simulation = Simulation(PerMFL(), population, task, rounds=1, dtype=torch.float64)
+    found = curvature(simulation.learner, convexity=True)
+    bounds = []
+    for i in range(10):
+        lo = int(population.start[i])
+        x = population.features(torch.arange(lo, lo + int(population.train[i])), torch.float64).flatten(1)
+        x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+        bounds.append(0.5 * float(torch.linalg.matrix_norm(x, 2) ** 2) / len(x))
+    assert 0.1 * max(bounds) < found.smoothness <= max(bounds) + 0.01 + 1e-9
+    assert found.convexity == 0.01
+
+
+def test_an_automatic_step_is_the_largest_stable_one() -> None:
+    simulation = prepared(algorithm("permfl", alpha="auto", lam=0.5))
+    smooth = curvature(simulation.learner).smoothness
+    assert vars(simulation.algorithm)["alpha"] == pytest.approx(1 / (smooth + 0.5))
+    simulation.step()
+    assert bool(simulation.model().isfinite().all())
+
+
+def test_conditions_of_theorem_1_by_hand() -> None:
+    simulation = prepared(PerMFL(alpha=0.1, lam=4.0, gamma=10.0, eta=0.01, beta=0.05, team_steps=10))
+    found = check(simulation)
+    bent = curvature(simulation.learner, devices=64, iterations=12, convexity=True)
+    smooth, convex = bent.smoothness, bent.convexity
+    rows = {one.what: one for one in found.conditions}
+    assert rows["alpha"].high == pytest.approx(1 / (smooth + 4))
+    assert rows["eta"].high == pytest.approx(1 / 28)
+    assert rows["beta"].high == pytest.approx(1 / 20)
+    assert rows["gamma"].low == 8
+    assert rows["lam"].low == pytest.approx(2 * smooth)
+    mu = 40 * convex / (14 * convex + 40)
+    assert found.constants["mu_F~"] == pytest.approx(mu)
+    assert found.rate == pytest.approx(1 - 0.05 * mu / 2)
+    assert found.constants["effective server step s"] == pytest.approx(0.5 * 4 / 14 * (1 - (1 - 0.14) ** 10))
+    assert found.holds
+    mu_team = 4 * convex / (4 + convex)
+    inner = math.log(1 - 0.01 * (mu_team + 10) / 2)
+    assert found.wanted["K"] == pytest.approx(math.log(1 - 0.05 * mu / 2) / inner * 20)
+    assert found.wanted["L"] == pytest.approx(inner / math.log(1 - 0.1 * convex) * 10)
+
+
+def test_published_steps_break_the_published_conditions() -> None:
+    found = check(prepared(algorithm("permfl", preset="published")))
+    broken = {one.what for one in found.conditions if not one.holds}
+    assert "beta" in broken  # 0.6 against 1 / (2 * 1.5)
+    assert "lam" in broken
+    assert found.rate is None
+
+
+def test_permfl_contracts_at_least_as_fast_as_its_rate() -> None:
+    method = algorithm(
+        "permfl",
+        alpha=0.17,
+        lam=4.0,
+        gamma=9.0,
+        eta=1 / 26,
+        beta=1 / 18,
+        local_steps=25,
+        team_steps=60,
+        batch_size="full",
+    )
+    population = regression("3x4")
+    simulation = simulate(method, population, 1)
+    found = check(simulation)
+    assert found.holds
+    assert found.rate is not None
+    exact = tree_minimiser(population, [4.0, 9.0])[2][0]
+    start = float(np.sum(exact**2))
+    for done in range(1, 9):
+        error = float(np.sum((simulation.model().numpy() - exact) ** 2))
+        assert error <= 2 * found.rate**done * start
+        simulation.step()
+    assert error < 0.9 * start
+
+
+def test_a_step_far_too_large_is_warned_of_and_named_after_divergence() -> None:
+    simulation = prepared(PerMFL(alpha=50.0))
+    (warning,) = warnings_of(simulation)
+    assert warning.startswith("alpha = 50 is more than twice the stable")
+    assert advice(simulation).startswith("Lower alpha from 50 to at most 0.")
+    assert warnings_of(prepared(PerMFL(alpha=0.1))) == []
+
+
+def test_what_has_no_theorem_is_refused() -> None:
+    with pytest.raises(BadInput, match="no theorem of fedavg"):
+        check(prepared(algorithm("fedavg")))
+    with pytest.raises(BadInput, match="three tiers"):
+        check(prepared(algorithm("permfl"), tree="2x2x2"))

@@ -14,7 +14,7 @@ from palmette.learner import curvature
 from palmette.population import make_population
 from palmette.simulate import Simulation
 from palmette.task import make_task
-from palmette.theory import advice, check, warnings_of
+from palmette.theory import advice, check, measure, optimum, warnings_of
 from problems import quadratics, regression, simulate, task_of, tree_minimiser
 
 
@@ -123,3 +123,33 @@ def test_what_has_no_theorem_is_refused() -> None:
         check(prepared(algorithm("fedavg")))
     with pytest.raises(BadInput, match="three tiers"):
         check(prepared(algorithm("permfl"), tree="2x2x2"))
+
+
+@pytest.mark.parametrize("name", ["permfl", "pfedmt"])
+def test_the_direct_solver_agrees_with_linear_algebra(name: str) -> None:
+    population = regression([2, 3], unequal=True)
+    method = algorithm(name, lam=0.5, gamma=0.3)
+    simulation = Simulation(method, population, task_of(population), rounds=1, dtype=torch.float64)
+    exact = tree_minimiser(population, [0.5, 0.3], weighted=name == "pfedmt")[2][0]
+    np.testing.assert_allclose(optimum(simulation).numpy(), exact, atol=1e-7)
+
+
+def test_a_run_on_digits_comes_near_the_optimum_and_stays_under_the_bound() -> None:
+    population = make_population("digits", tree="2x3")
+    task = make_task("mclr", population.shape, population.classes, l2=0.1)
+    given = {"lam": 8.0, "gamma": 18.0, "eta": 1 / 52, "beta": 1 / 36, "alpha": 0.085}
+    method = algorithm("permfl", **given, local_steps=20, team_steps=20, batch_size="full")
+    simulation = Simulation(method, population, task, rounds=10, dtype=torch.float64)
+    checked = check(simulation)
+    measured = measure(simulation, checked)
+    assert checked.holds
+    assert measured.bound is not None
+    assert all(distance <= bound for distance, bound in zip(measured.distance, measured.bound, strict=True))
+    assert measured.distance[-1] < measured.distance[0]
+
+
+def test_the_direct_solver_refuses_networks_and_single_precision() -> None:
+    population = make_population("digits", tree="2x3")
+    task = make_task("dnn", population.shape, population.classes)
+    with pytest.raises(BadInput, match="convex model"):
+        optimum(Simulation(PerMFL(), population, task, rounds=1, dtype=torch.float64))

@@ -18,6 +18,7 @@ from torch import Tensor
 from palmette.learner import Learner
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
+from palmette.links.sparse import plain
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Algorithm, Ask, Device, Node, Replies, State
 from palmette.simulate import Simulation, one_thread_inside
@@ -112,17 +113,17 @@ class Machine:
         return Node(self.setup.tree, self.tier, torch.tensor([self.number]), **self._where(round_, rounds))
 
     def _work(self, envelope: Envelope) -> tuple[Any, State]:
-        setup = self.setup
+        setup, message = self.setup, plain(envelope.body)
         if self.tier == 0:
             where = self._where(envelope.round, envelope.rounds)
             number, ids = torch.tensor([envelope.exchange]), torch.tensor([self.number])
             device = Device(setup.learner, number, setup.tree, ids, **where)
-            result = setup.algorithm.device(device, envelope.body, self.state)
+            result = setup.algorithm.device(device, message, self.state)
             self.device_steps += device.device_steps
             return result
         node = self._node(envelope.round, envelope.rounds)
         answer: tuple[Any, State] = drive(
-            setup.algorithm.team(node, envelope.body, self.state), lambda ask: self._exchange(node, ask)
+            setup.algorithm.team(node, message, self.state), lambda ask: self._exchange(node, ask)
         )
         return answer
 
@@ -135,7 +136,7 @@ class Machine:
         """Send every child its part, wait for all, and hand the replies on in the order of the children."""
         number = int(parcel.exchange[0])
         for position, child in enumerate(parcel.ids.tolist()):
-            body = parcel.take(torch.tensor([position]))
+            body = parcel.take(torch.tensor([position]), encoded=True)
             self.children[child].put(encode(Envelope(node.round, node.rounds, number, self.number, body)))
         arrived: dict[int, Any] = {}
         while len(arrived) < len(parcel.ids):

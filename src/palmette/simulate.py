@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.population import Population
 from palmette.protocol import Algorithm, Ask, Device, Node, Replies
-from palmette.store import Store
+from palmette.store import Pieces, Store
 from palmette.task import Task
 
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
@@ -40,6 +41,7 @@ class Simulation:
         chunk: Devices that work at once; by default the learner decides.
         threads: Chunks that run at the same time; by default one per core.
         held_out: Share of the training samples kept out of training for programs that choose settings by it.
+        store: ``"memory"``, or a folder for the file that what the devices keep is mapped to.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Simulation:
         chunk: int | None = None,
         threads: int | None = None,
         held_out: float = 0.0,
+        store: Path | str = "memory",
     ) -> None:
         if rounds < 1:
             raise BadInput(f"rounds must be at least 1, not {rounds}")
@@ -92,8 +95,16 @@ class Simulation:
             above = torch.zeros(self.tree.size(tier + 1), dtype=torch.int64)
             self.samples.append(above.index_add_(0, parents, self.samples[-1]))
         initial = self.learner.initial()
+        # Only devices are so many that their rows may have to lie on disk.
+        folders = {0: None if store == "memory" else Path(store)}
         self.stores = [
-            Store(self.tree.size(tier), algorithm.keeps(self.tree, tier, initial)) for tier in range(self.tree.tiers)
+            Store(
+                self.tree.size(tier),
+                algorithm.keeps(self.tree, tier, initial),
+                folders.get(tier),
+                prefix=f"store-{tier}",
+            )
+            for tier in range(self.tree.tiers)
         ]
         self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
         self.ledger = Ledger()
@@ -106,8 +117,9 @@ class Simulation:
     def step(self) -> None:
         """Run one round."""
         with one_thread_inside(), torch.no_grad():
-            for counter in self.counters:
+            for counter, store in zip(self.counters, self.stores, strict=True):
                 counter.exchange.zero_()
+                store.prepare()
             ids = torch.zeros(1, dtype=torch.int64)
             node, store = self._node(self.tree.top, ids), self.stores[-1]
             state = drive(self.algorithm.server(node, store.read(ids)), lambda ask: self._exchange(node, ask))
@@ -182,25 +194,23 @@ class Simulation:
 
     # -- state between rounds ------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Tensor]:
-        """Return all that the next rounds depend on, by name."""
-        tensors = {
+    def state(self) -> dict[str, Tensor | Pieces]:
+        """Return all that the next rounds depend on, by name; of the stores, the rows of nodes that took part."""
+        tensors: dict[str, Tensor | Pieces] = {
             "ledger": torch.tensor([list(row.values()) for row in self.ledger.rows()], dtype=torch.int64).reshape(
                 -1, 5
             ),
             "progress": torch.tensor([self.round, self.device_steps]),
         }
         for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
-            tensors |= {f"rows/{tier}/{name}": rows for name, rows in store.rows.items()}
+            tensors |= {f"rows/{tier}/{name}": store.written(name) for name in store.initial}
             tensors |= {f"last/{tier}": store.last, f"turn/{tier}": counter.turn}
         return tensors
 
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Any]) -> None:
         """Go on from a state: the next rounds come out as if there had been no stop."""
         for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
-            for name, rows in store.rows.items():
-                rows.copy_(tensors[f"rows/{tier}/{name}"])
-            store.last.copy_(tensors[f"last/{tier}"])
+            store.restore(tensors[f"last/{tier}"], {name: tensors[f"rows/{tier}/{name}"] for name in store.initial})
             counter.turn.copy_(tensors[f"turn/{tier}"])
         self.round, self.device_steps = tensors["progress"].tolist()
         self.ledger = Ledger()
@@ -215,19 +225,26 @@ class Simulation:
 
     def team_models(self, tier: int = 1) -> Tensor | None:
         """Return the models of an inner tier ``(nodes, d)``, or ``None`` when its nodes have none of their own."""
-        if not 0 < tier < self.tree.top or "model" not in self.stores[tier].rows:
+        if not 0 < tier < self.tree.top or "model" not in self.stores[tier].initial:
             return None
-        return self._parents_models(tier)
+        return self._models_of(tier, torch.arange(self.tree.size(tier)))
 
-    def _parents_models(self, tier: int) -> Tensor:
-        if tier == self.tree.top:
-            return self.model()[None]
-        above = self._parents_models(tier + 1)[torch.from_numpy(self.tree.parents[tier])]
+    def _models_of(self, tier: int, ids: Tensor) -> Tensor:
+        """Return the models of some nodes above the devices; a node without one has its parent's."""
         store = self.stores[tier]
-        if "model" not in store.rows:
-            return above
-        seen = (store.last >= 0).to(above.device)[:, None]
-        return torch.where(seen, store.rows["model"], above)
+        if tier == self.tree.top:
+            return self.model().expand(len(ids), -1)
+        without = torch.ones(len(ids), dtype=torch.bool)
+        if "model" in store.initial:
+            without = store.last[ids] < 0
+            if not bool(without.any()):
+                return store.read(ids)["model"]
+        above = torch.from_numpy(self.tree.parents[tier])[ids]
+        if bool(without.all()):
+            return self._models_of(tier + 1, above)
+        rows = store.read(ids)["model"]
+        rows[without.to(rows.device)] = self._models_of(tier + 1, above[without])
+        return rows
 
     def device_models(self, ids: Tensor) -> Tensor:
         """Return the personal models of some devices; those without one adapt their parent's."""
@@ -236,12 +253,15 @@ class Simulation:
             state = store.read(ids)
             without = torch.ones(len(ids), dtype=torch.bool)
             rows = self.model().new_empty((len(ids), self.learner.width))
-            if "model" in store.rows:
+            if "model" in store.initial:
                 without = store.last[ids] < 0
                 rows = state["model"]
             if bool(without.any()):
                 mine = ids[without]
-                parents = self._parents_models(1)[torch.from_numpy(self.tree.parents[0])[mine]]
+                # Most devices of a block have one parent, whose model is read once.
+                above, place = torch.from_numpy(self.tree.parents[0])[mine].unique(return_inverse=True)
+                parents = self._models_of(1, above)
+                parents = parents.index_select(0, place.to(parents.device))
                 place = without.to(rows.device)
                 device = Device(self.learner, torch.full_like(mine, _ASIDE), self.tree, mine, **self._where())
                 rows[place] = self.algorithm.adapt(

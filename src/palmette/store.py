@@ -67,7 +67,7 @@ class Store:
     def rows(self) -> dict[str, Tensor]:
         """The rows of all nodes by name; zero where a node never took part.
 
-        They are made when they are first asked for, which must not be by two threads at once.
+        They are made when they are first asked for, which must not be by two threads at once; see `prepare`.
         """
         if self.folder is not None and self.nbytes:
             self._check_room(self.folder)
@@ -82,6 +82,10 @@ class Store:
     def files(self) -> list[Path]:
         """The files of a store on disk."""
         return [] if self.folder is None else [self._file(self.folder, name) for name in self.initial]
+
+    def prepare(self) -> None:
+        """Make the rows, if they are not there yet: to be called before several threads ask for them."""
+        len(self.rows)
 
     def read(self, ids: Tensor) -> State:
         """Return the rows of some nodes, as copies."""

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput, ProtocolError
-from palmette.links.ledger import Traffic, payload
+from palmette.links.ledger import Traffic, total_payload
 from palmette.links.participation import Participation
+from palmette.links.sparse import Sparse, plain
 from palmette.protocol import Ask, Message, Node, PerChild, Replies
 from palmette.segments import SegmentMean
 
@@ -86,12 +87,18 @@ class Parcel:
     parents: Tensor
     places: Tensor
 
-    def take(self, positions: slice | Tensor) -> Any:
-        """Return the message with one line for each of the children at ``positions``."""
+    def take(self, positions: slice | Tensor, *, encoded: bool = False) -> Any:
+        """Return the message with one line for each of the children at ``positions``.
+
+        Sparse rows come out plain, as the children see them; with ``encoded`` they stay wrapped, to be sent.
+        """
 
         def part(value: Any) -> Any:
             if isinstance(value, PerChild):
                 return value.rows.index_select(0, self.places[positions].to(value.rows.device))
+            if isinstance(value, Sparse):
+                rows = part(value.rows)
+                return Sparse(rows) if encoded else rows
             if isinstance(value, Tensor):
                 return value.index_select(0, self.parents[positions].to(value.device))
             return value
@@ -134,8 +141,7 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
         for positions, reply in transport(parcel):
             reduction.add(positions, reply)
     if ask.message is not None or reduction.bytes_up:
-        down = payload(_one(ask.message)) * len(asked)
-        traffic.add(int(asking.sum()), down, reduction.bytes_up)
+        traffic.add(int(asking.sum()), _sent(ask.message, parents[asked], asked), reduction.bytes_up)
     return reduction.result(asking)
 
 
@@ -169,20 +175,20 @@ def _check(node: Node, ask: Ask, children: int) -> None:
     message: Mapping[str, Any] = ask.message if isinstance(ask.message, Mapping) else {"": ask.message}
     for name, sent in message.items():
         size = children if isinstance(sent, PerChild) else len(node)
-        rows = sent.rows if isinstance(sent, PerChild) else sent
+        rows = sent.rows if isinstance(sent, (PerChild, Sparse)) else sent
         if not (rows is None or isinstance(rows, (Tensor, int, float))):
             raise ProtocolError(f"message {name!r} must be rows, PerChild rows or a number, not {type(rows).__name__}")
         if isinstance(rows, Tensor) and (rows.dim() == 0 or len(rows) != size):
             raise ProtocolError(f"message {name!r} must have {size} rows, not shape {tuple(rows.shape)}")
 
 
-def _one(message: Message) -> Any:
-    """Unwrap `PerChild` so that sizes can be read off."""
+def _sent(message: Message, parents: Tensor, places: Tensor) -> int:
+    """Return the bytes that go down to the children at ``places``, whose parents are at ``parents``."""
     if isinstance(message, PerChild):
-        return message.rows
+        return total_payload(message.rows, places)
     if isinstance(message, Mapping):
-        return {name: _one(value) for name, value in message.items()}
-    return message
+        return sum(_sent(value, parents, places) for value in message.values())
+    return total_payload(message, parents)
 
 
 class _Reduction:
@@ -204,11 +210,12 @@ class _Reduction:
 
     def add(self, positions: Tensor, reply: Any) -> None:
         """Take in the replies of the children at ``positions`` of the parcel."""
-        rows = dict(reply) if isinstance(reply, Mapping) else {} if reply is None else {"": reply}
+        given = plain(reply)
+        rows = dict(given) if isinstance(given, Mapping) else {} if given is None else {"": given}
         for name, value in rows.items():
             if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(positions):
                 raise ProtocolError(f"reply {name!r} must be a tensor with {len(positions)} rows")
-        self.bytes_up += payload(reply) * len(positions)
+        self.bytes_up += total_payload(reply, torch.arange(len(positions)))
         places = self._there[positions]
         if self._ask.reduce == "stack":
             self._mean.add(self._place[places], {})

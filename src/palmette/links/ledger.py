@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from palmette.links.sparse import Sparse
+
 
 @dataclass
 class Traffic:
@@ -62,3 +64,17 @@ def payload(value: Any) -> int:
     if isinstance(value, Mapping):
         return sum(payload(part) for part in value.values())
     return 8
+
+
+def total_payload(value: Any, lines: Tensor) -> int:
+    """Return the bytes of a message's copies for several children, whose encodings may differ in length.
+
+    Args:
+        value: Rows, sparse rows, a mapping of names to such rows and numbers, or nothing.
+        lines: For each child, the line that it is sent.
+    """
+    if isinstance(value, Sparse):
+        return int(value.sizes()[lines].sum())
+    if isinstance(value, Mapping):
+        return sum(total_payload(part, lines) for part in value.values())
+    return payload(value) * len(lines)

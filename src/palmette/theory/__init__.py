@@ -11,6 +11,9 @@ from palmette.theory.advice import warnings_of as warnings_of
 from palmette.theory.conditions import Check as Check
 from palmette.theory.conditions import Condition as Condition
 from palmette.theory.moreau import check_moreau
+from palmette.theory.optimum import Measured as Measured
+from palmette.theory.optimum import measure as measure
+from palmette.theory.optimum import optimum as optimum
 
 
 def check(simulation: Simulation) -> Check:

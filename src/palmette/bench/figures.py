@@ -1,0 +1,66 @@
+"""The figures Palmette promises, each looked up in the rows of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from palmette.bench.workloads import WORKLOADS
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One promise about one value of one row.
+
+    Attributes:
+        text: What is promised.
+        workload: The row's workload.
+        engine: The row's engine.
+        field: The value's name in the row.
+        bound: What it is held against.
+        most: Whether the bound is the most it may be; else the least.
+        threads: The row's threads.
+    """
+
+    text: str
+    workload: str
+    engine: str
+    field: str
+    bound: float
+    most: bool = False
+    threads: int = 1
+
+    def check(self, rows: Sequence[Row]) -> dict[str, Any] | None:
+        """Return what was measured beside the bound, or nothing where it was not measured."""
+        wanted = self.workload, self.engine, self.threads
+        for row in rows:
+            value = row[self.field]
+            if (row["workload"], row["engine"], row["threads"]) == wanted and value is not None:
+                met = value <= self.bound if self.most else value >= self.bound
+                return {"figure": f"{self.workload}: {self.text}", "bound": self.bound, "measured": value, "met": met}
+        return None
+
+
+def _least(text: str, engine: str, field: str, bounds: Mapping[str, float], threads: int = 1) -> list[Figure]:
+    return [Figure(text, workload, engine, field, bound, threads=threads) for workload, bound in bounds.items()]
+
+
+_PEER = {"mclr 784-10": 15.0, "dnn 784-100-10": 4.0, "cnn 32-64": 1.5}
+_PRODUCTS = {"mclr 784-10": 0.65, "dnn 784-100-10": 0.75}
+_TWO = {"mclr 784-10": 1.5, "dnn 784-100-10": 1.65, "mclr 60-10": 1.7, "cnn 32-64": 1.7}
+
+FIGURES = [
+    *_least("fused against pfl-research, at least", "pfl", "fused_ratio", _PEER),
+    *_least("fused against the loop with DataLoader, at least", "plain-loader", "fused_ratio", {"mclr 60-10": 50.0}),
+    *_least("fused against the product limit, at least", "fused", "ratio_to_limit", _PRODUCTS),
+    *_least("two threads against one, at least", "simulator", "speed_up", _TWO, threads=2),
+    *(Figure("simulator's overhead, at most", name, "simulator", "overhead", 0.1, most=True) for name in WORKLOADS),
+]
+
+
+def figures(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return every promise that the rows can speak to, with what was measured."""
+    return [found for figure in FIGURES if (found := figure.check(rows)) is not None]

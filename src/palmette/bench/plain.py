@@ -1,0 +1,69 @@
+"""What research code does: one device after another, each with a module and an optimiser of its own.
+
+The loops take plain SGD steps, without the pull that Palmette's engines take on top.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from palmette.address import torch_generator
+from palmette.bench.workloads import RATE, Case
+
+Batches = Callable[[int], Iterator[tuple[Tensor, Tensor]]]
+
+
+def with_loader(case: Case) -> Callable[[], int]:
+    """Make a loop whose batches come from a shuffling DataLoader, made anew at every exchange."""
+    size = case.workload.batch
+    generator = torch_generator(0, "bench loader")
+    data = [TensorDataset(x, y) for x, y in case.training]
+
+    def batches(device: int) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            for x, y in DataLoader(data[device], batch_size=size, shuffle=True, generator=generator):
+                yield x, y
+
+    return _loop(case, batches)
+
+
+def without_loader(case: Case) -> Callable[[], int]:
+    """Make a loop that shuffles and indexes the samples itself."""
+    size = case.workload.batch
+    generator = torch_generator(0, "bench order")
+
+    def batches(device: int) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = case.training[device]
+        while True:
+            for index in torch.randperm(len(x), generator=generator).split(size):
+                yield x[index], y[index]
+
+    return _loop(case, batches)
+
+
+def _loop(case: Case, batches: Batches) -> Callable[[], int]:
+    steps, devices = case.workload.local_steps, case.population.devices
+    start = [parameter.detach().clone() for parameter in case.task.module.parameters()]
+    modules: list[nn.Module] = [copy.deepcopy(case.task.module) for _ in range(devices)]
+    optimisers = [torch.optim.SGD(module.parameters(), lr=RATE) for module in modules]
+
+    def unit() -> int:
+        for device, (module, optimiser) in enumerate(zip(modules, optimisers, strict=True)):
+            with torch.no_grad():
+                for parameter, value in zip(module.parameters(), start, strict=True):
+                    parameter.copy_(value)
+            # The steps come first: `zip` must not fetch a batch that nobody takes.
+            for _, (x, y) in zip(range(steps), batches(device), strict=False):
+                loss = F.cross_entropy(module(x), y)
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+        return devices * steps
+
+    return unit

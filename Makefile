@@ -30,5 +30,16 @@ demo: .venv/ready
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py
 
+# The benchmark has an environment of its own: pfl-research is compared with, not depended on.
+.venv-bench/ready: pyproject.toml constraints.txt
+	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
+	echo '*' > .venv-bench/.gitignore
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . 'pfl[pytorch]==0.6.0'
+	touch $@
+
+bench: .venv-bench/ready
+	mkdir -p docs/images
+	.venv-bench/bin/palmette bench --scaling --plot docs/images/bench.png $(BENCH)
+
 clean:
 	rm -rf .venv

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palmette.algorithms import FedAvg, HierFAVG, Local, PerMFL, algorithm
 from palmette.errors import BadInput
-from palmette.evaluate import evaluate
+from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.links.ledger import Traffic
 from palmette.population import Population

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -12,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
 from palmette.cli.folders import free_folder
-from palmette.runs import load
+from palmette.cli.progress import Bars, Lines, watching
+from palmette.evaluation import Scores
+from palmette.runs import execute, load
 
 TINY = ["--tree", "2x3", "--rounds", "2", "--set", "local_steps=2", "--set", "team_steps=2"]
 COMMAND = [sys.executable, "-c", "from palmette.cli.app import app; app()"]
@@ -199,9 +204,9 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_leaves_130_and_resumes_to_its_end(number: signal.Signals) -> None:
-    words = ["--tree", "2x3", "--rounds", "400", "--set", "local_steps=5", "--set", "team_steps=5"]
+    words = ["--tree", "2x3", "--rounds", "80", "--set", "local_steps=5", "--set", "team_steps=5"]
     process = start("run", "permfl", *words, "--out", "one", "--set", "evaluate_every=50")
-    wait_for(process, "round 1/400")
+    wait_for(process, "round 1/80")
     refused = palmette("resume", "one")
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
@@ -216,7 +221,7 @@ def test_a_stopped_run_leaves_130_and_resumes_to_its_end(number: signal.Signals)
     done = palmette("resume", "one", "--json")
     assert done.exit_code == 0, done.stderr
     assert "going on after round" in done.stderr
-    assert load("one").curve()[400] == json.loads(done.stdout)["models"]["PM"]["accuracy"]
+    assert load("one").curve()[80] == json.loads(done.stdout)["models"]["PM"]["accuracy"]
 
 
 def test_resuming_a_finished_run_says_so() -> None:
@@ -239,24 +244,74 @@ def test_a_pipe_that_closes_early_is_no_traceback() -> None:
     assert "Traceback" not in errors
 
 
-def test_a_terminal_gets_bars_and_no_color_gets_lines() -> None:
+def test_a_terminal_gets_nested_bars() -> None:
     pty = pytest.importorskip("pty")
-    for extra, bars in (({}, True), ({"NO_COLOR": "1"}, False)):
-        main, side = pty.openpty()
-        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        environment |= {"TERM": "xterm", "COLUMNS": "80", **extra}
-        words = ["run", "permfl", *TINY, "--out", f"bars-{bars}"]
-        process = subprocess.Popen([*COMMAND, *words], stderr=side, stdout=subprocess.DEVNULL, env=environment)
-        os.close(side)
-        seen, limit = b"", time.monotonic() + 60
-        while time.monotonic() < limit:
-            try:
-                seen += (part := os.read(main, 65536))
-            except OSError:  # Linux tells the end of a terminal so
-                break
-            if not part:
-                break
-        os.close(main)
-        assert process.wait(timeout=60) == 0, seen
-        assert (b"teams ask" in seen) is bars
-        assert (b"round 2/2" in seen) is not bars
+    main, side = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    environment |= {"TERM": "xterm", "COLUMNS": "80"}
+    words = [*COMMAND, "run", "permfl", *TINY]
+    process = subprocess.Popen(words, stderr=side, stdout=subprocess.DEVNULL, env=environment)
+    os.close(side)
+    seen, limit = b"", time.monotonic() + 60
+    while time.monotonic() < limit:
+        try:
+            seen += (part := os.read(main, 65536))
+        except OSError:  # Linux tells the end of a terminal so
+            break
+        if not part:
+            break
+    os.close(main)
+    assert process.wait(timeout=60) == 0, seen
+    for word in (b"rounds", b"server asks", b"teams ask", b"PM"):
+        assert word in seen
+    assert b"round 2/2" not in seen
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_that_wants_no_drawing_gets_lines(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with watching("x", console=Console(force_terminal=True, file=io.StringIO())) as observer:
+        assert isinstance(observer, Bars)
+    monkeypatch.setenv(variable, value)
+    with watching("x", console=Console(force_terminal=True, file=io.StringIO())) as observer:
+        assert isinstance(observer, Lines)
+
+
+def test_bars_know_the_exchanges_of_a_round_after_the_first_and_fit() -> None:
+    console = Console(force_terminal=True, color_system=None, width=80, file=io.StringIO())
+    assert isinstance(console.file, io.StringIO)
+    bars = Bars("a method with a long name")
+    pictures = []
+
+    class Eyes(Bars):
+        def exchange(self, tier: int) -> None:
+            bars.exchange(tier)
+            console.print(bars.picture())
+            pictures.append(console.file.getvalue())  # type: ignore[attr-defined]
+            console.file.truncate(0)
+            console.file.seek(0)
+
+    eyes = Eyes("")
+    eyes.begin, eyes.round = bars.begin, bars.round  # type: ignore[method-assign]
+    execute(
+        configure("permfl", file=None, options={"tree": "2x3"}, assignments=["rounds=2", "team_steps=3"]), observer=eyes
+    )
+    asked = [next(line for line in picture.splitlines() if "teams ask" in line) for picture in pictures]
+    assert [line.split()[-2] for line in asked] == ["1/?", "2/?", "3/?", "3/?", "1/3", "2/3", "3/3", "3/3"]
+    assert "PM" not in pictures[0]
+    assert "test after round 1" in pictures[-1]
+    assert fits("\n".join(pictures))
+
+
+def test_lines_say_from_which_round_a_score_is() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    lines = Lines("x", console)
+    scores: Any = {"PM": Scores("PM", {"accuracy": torch.tensor([1.0])}, torch.tensor([2.0]))}
+    lines.round(1, scores)
+    lines._told = -10.0
+    lines.round(2, None)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == ["x: round 1/0  PM 0.500", "x: round 2/0  PM 0.500 (after round 1)"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from palmette.algorithms import ALGORITHMS, algorithm
-from palmette.evaluate import evaluate
+from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.protocol import Algorithm
 from palmette.separate import Machine, run_separately
@@ -20,6 +20,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "permfl": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
     "pfedmt": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
     "hierfavg": {"team_steps": 3, "local_steps": 4, "batch_size": 5, "global_every": 2},
+    "sfedhp": {"team_steps": 3, "local_steps": 4, "batch_size": 5, "zero_tol": 0.02},
+    "fl": {"batch_size": 5},
+    "perfl": {"batch_size": 5, "rates": (0.01, 0.1)},
+    "groupfl": {"batch_size": 5},
+    "groupperfl": {"batch_size": 5, "rates": (0.01, 0.1)},
+    "l2gd": {"iterations": 12},
+    "l2gd-coin": {"iterations": 12},
+    "al2sgd": {"iterations": 6, "refresh": 0.3},
     "fedavg": {"local_steps": 4, "batch_size": 5},
     "local": {"local_steps": 4, "batch_size": 5},
 }

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from palmette.algorithms import PerMFL
-from palmette.evaluate import evaluate
+from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.links.ledger import Traffic
 from palmette.population import Population

@@ -18,7 +18,7 @@ import torch
 
 import palmette
 from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.evaluate import Scores
+from palmette.evaluation import Scores
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs import Interrupted, execute, load, make_config, resume, run
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, Folder
@@ -257,7 +257,10 @@ def test_a_diverging_run_keeps_the_last_good_round_and_says_what_to_lower(tmp_pa
         "rounds": 50,
         "settings": {"alpha": 1e6, "lam": 1.0, "gamma": 1.0, "local_steps": 2, "team_steps": 1},
     }
-    with pytest.raises(Diverged, match=r"Lower alpha from 1e\+06 to at most 0\.\d+.*state after round \d+ is kept"):
+    with (
+        pytest.warns(UserWarning, match="alpha = 1e\\+06 is more than twice the stable"),
+        pytest.raises(Diverged, match=r"Lower alpha from 1e\+06 to at most 0\.\d+.*state after round \d+ is kept"),
+    ):
         execute(make_config(config), tmp_path / "run")
     kept = Folder(tmp_path / "run").load_checkpoint()
     assert kept is None or all(bool(rows.isfinite().all()) for rows in kept[0].values() if rows.is_floating_point())
@@ -265,7 +268,10 @@ def test_a_diverging_run_keeps_the_last_good_round_and_says_what_to_lower(tmp_pa
 
 def test_too_large_a_team_step_is_named(tmp_path: Path) -> None:
     config = {**DIGITS, "rounds": 60, "settings": {"alpha": 0.1, "eta": 400.0, "local_steps": 2, "team_steps": 6}}
-    with pytest.raises(Diverged, match=r"Lower eta from 400 to at most 9\.1"):
+    with (
+        pytest.warns(UserWarning, match="eta = 400"),
+        pytest.raises(Diverged, match=r"Lower eta from 400 to at most 9\.1"),
+    ):
         execute(make_config(config), tmp_path / "run")
 
 

@@ -210,7 +210,7 @@ def test_load_refuses_options_a_source_does_not_have() -> None:
 
 
 def test_every_source_has_a_line_of_description() -> None:
-    assert sorted(SOURCES) == ["digits", "fashion-mnist", "mnist", "synthetic"]
+    assert sorted(SOURCES) == ["crowd", "digits", "fashion-mnist", "mnist", "synthetic"]
     assert all(source.description and "\n" not in source.description for source in SOURCES.values())
 
 
@@ -243,3 +243,11 @@ def test_mnist_on_forty_devices_has_sizes_near_the_published(data_folder: Path) 
     features = made.features(torch.arange(len(made.x)), torch.float64)
     assert features.min() == -1.0
     assert features.max() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_digits_are_scikit_learns_own() -> None:
+    from sklearn.datasets import load_digits
+
+    theirs, ours = load_digits(), load("digits")
+    assert np.array_equal(ours.x[:, 0], theirs.images)
+    assert np.array_equal(ours.y, theirs.target)

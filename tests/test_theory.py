@@ -153,3 +153,35 @@ def test_the_direct_solver_refuses_networks_and_single_precision() -> None:
     task = make_task("dnn", population.shape, population.classes)
     with pytest.raises(BadInput, match="convex model"):
         optimum(Simulation(PerMFL(), population, task, rounds=1, dtype=torch.float64))
+
+
+def test_sfedhp_is_held_against_its_theorem_and_its_own_experiments_fail_it() -> None:
+    found = check(prepared(algorithm("sfedhp", preset="published")))
+    smooth = found.constants["L_f"]
+    rows = {one.what: one for one in found.conditions}
+    mean = 25 * 25 * found.constants["mu_f"] / (50 * found.constants["mu_f"] + 625)
+    top = 25 + 0.001 / 6e-5
+    assert found.constants["L_F"] == pytest.approx(top)
+    assert rows["eta~"].value == pytest.approx(1.0)  # 0.05 * 1 * 20
+    assert rows["eta~"].high == pytest.approx(1 / (3 * top * (3 + 128 * top / mean)))
+    assert rows["alpha"].high == pytest.approx(1 / (smooth + 25 + 0.001 / 6e-5))
+    assert not rows["eta~"].holds
+
+
+def test_l2gd_with_automatic_settings_meets_its_theorem() -> None:
+    found = check(prepared(algorithm("l2gd", lam=0.5, gamma=0.2, smoothness=2.0)))
+    assert found.holds
+    c1, c2 = 0.5 * 0.2 / 0.7, 0.5 * 0.5 / 0.7
+    assert found.constants["Lc"] == pytest.approx(c1 + c2 + 2.0)  # Corollary 3.6 equalises the three terms
+    assert found.constants["p_0"] == pytest.approx(2 * c1 / (c1 + c2 + 2.0))
+    assert found.largest["eta"] == pytest.approx(1 / (2 * (c1 + c2 + 2.0)))
+    mu = found.constants["mu_f"]
+    assert found.rate == pytest.approx((1 - found.largest["eta"] * mu) ** 100)
+    assert not check(prepared(algorithm("l2gd", eta=3.0))).holds
+
+
+def test_al2sgd_tells_how_many_iterations_it_needs() -> None:
+    found = check(prepared(algorithm("al2sgd", refresh=0.2, smoothness=4.0, convexity=0.5)))
+    expected = found.constants["Lc"]
+    (number,) = found.wanted.values()
+    assert number == pytest.approx((5 + math.sqrt(expected / 0.1)) * math.log(1e6))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from palmette.algorithms import algorithm
-from palmette.evaluate import evaluate
+from palmette.evaluation import evaluate
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
 from palmette.simulate import Simulation

@@ -8,7 +8,9 @@ record: what a run keeps is in its checkpoint.
 from __future__ import annotations
 
 import math
+import mmap
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -160,16 +162,17 @@ class Store:
         if self.folder is None and row.device.type != "cpu":
             return row.new_zeros(shape)
         kind = row.cpu().numpy().dtype
-        if self.folder is None:
-            # numpy takes zeros from the system untouched, torch would write every page.
-            return torch.from_numpy(np.zeros(shape, dtype=kind))
         if not math.prod(shape):
             return torch.zeros(shape, dtype=row.dtype)  # there are no empty maps
+        if self.folder is None:
+            return torch.from_numpy(np.frombuffer(_pages(math.prod(shape) * kind.itemsize), dtype=kind).reshape(shape))
         file = self._file(self.folder, name)
         try:
             return torch.from_numpy(np.memmap(file, dtype=kind, mode="w+", shape=shape))
         except OSError as error:
-            raise PalmetteError(f"cannot make the store {file}: {error.strerror}; set engine.store = 'memory'") from None
+            raise PalmetteError(
+                f"cannot make the store {file}: {error.strerror}; set engine.store = 'memory'"
+            ) from None
 
     def _check_room(self, folder: Path) -> None:
         try:
@@ -177,12 +180,26 @@ class Store:
             self.remove()  # what a killed run left behind; a process that still maps it keeps its own
             free = shutil.disk_usage(folder).free - _SPARE
         except OSError as error:
-            raise PalmetteError(f"cannot keep rows in {folder}: {error.strerror}; set engine.store = 'memory'") from None
+            raise PalmetteError(
+                f"cannot keep rows in {folder}: {error.strerror}; set engine.store = 'memory'"
+            ) from None
         if self.nbytes > free:
             raise PalmetteError(
                 f"the devices' rows may grow to {self.nbytes / 2**30:.1f} GiB and {folder} has room for "
                 f"{max(0, free) / 2**30:.1f}; make room, choose another folder, or set engine.store = 'memory'"
             )
+
+
+def _pages(size: int) -> mmap.mmap:
+    """Return memory that is handed out page by page when it is written; torch would write all of it at once."""
+    try:
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        raise PalmetteError(f"no memory for rows of {size / 2**30:.1f} GiB; set engine.store = 'disk'") from None
+    if sys.platform == "linux":
+        # A huge page would be taken whole for one device's row, and so the whole store for one device in a thousand.
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return pages
 
 
 def rows_bytes(size: int, initial: Mapping[str, Tensor]) -> int:

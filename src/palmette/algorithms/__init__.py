@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
 from palmette.algorithms.fedavg import FedAvg as FedAvg
+from palmette.algorithms.groupperfl import FL as FL
+from palmette.algorithms.groupperfl import GroupFL as GroupFL
+from palmette.algorithms.groupperfl import GroupPerFL as GroupPerFL
+from palmette.algorithms.groupperfl import PerFL as PerFL
 from palmette.algorithms.hierfavg import HierFAVG as HierFAVG
+from palmette.algorithms.l2gd import L2GD as L2GD
+from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
 from palmette.algorithms.local import Local as Local
 from palmette.algorithms.permfl import PerMFL as PerMFL
 from palmette.algorithms.pfedmt import PFedMT as PFedMT
+from palmette.algorithms.sfedhp import SFedHP as SFedHP
 from palmette.errors import BadInput, nearest
 from palmette.protocol import Algorithm
 from palmette.settings import build
 
-ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (PerMFL, PFedMT, HierFAVG, FedAvg, Local)}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    kind.name: kind
+    for kind in (
+        *(PerMFL, PFedMT, SFedHP, HierFAVG),
+        *(FL, PerFL, GroupFL, GroupPerFL),
+        *(L2GD, L2GDCoin, AL2SGD),
+        *(FedAvg, Local),
+    )
+}
 
 
 def algorithm(name: str, *, preset: str | None = None, **settings: Any) -> Algorithm:

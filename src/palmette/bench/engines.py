@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from palmette.bench.limit import limit
 from palmette.bench.workloads import PULL, RATE, Case, pick, start_rows
 from palmette.learner import Learner, LocalWork
 from palmette.protocol import Device, State
+from palmette.settings import build
 from palmette.simulate import Simulation
 
 Unit = Callable[[], int]
@@ -29,14 +29,12 @@ class Lane:
         threads: Threads it uses.
         unit: Does a piece of work and returns the device-steps it took.
         inside: Seconds spent so far in the learner, where the engine is more than a learner.
-        close: Frees what it holds.
     """
 
     engine: str
     threads: int
     unit: Unit
     inside: Callable[[], float] | None = None
-    close: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,9 @@ def _learner(backend: str) -> Callable[[Case, int], Lane]:
     def make(case: Case, threads: int) -> Lane:
         learner = Learner(case.task, case.population, batch_size=case.workload.batch, backend=backend)
         rows, devices, steps = start_rows(case), case.population.devices, case.workload.local_steps
-        chunks = [(ids, rows[ids], torch.zeros_like(ids)) for ids in torch.arange(devices).split(learner.chunk(devices))]
+        chunks = [
+            (ids, rows[ids], torch.zeros_like(ids)) for ids in torch.arange(devices).split(learner.chunk(devices))
+        ]
         exchange = 0
 
         def unit() -> int:
@@ -93,11 +93,9 @@ def _simulator(case: Case, threads: int) -> Lane:
             spent[0] += clock() - begin
             return rows
 
-    settings: dict[str, Any] = {"alpha": RATE, "lam": PULL, "gamma": 1.5, "batch_size": workload.batch}
-    algorithm = Timed(local_steps=workload.local_steps, team_steps=workload.team_steps, **settings)
-    simulation = Simulation(
-        algorithm, case.population, case.task, rounds=1 << 30, backend="fused", threads=threads
-    )
+    steps = {"local_steps": workload.local_steps, "team_steps": workload.team_steps}
+    algorithm = build(Timed, "permfl", {**steps, "alpha": RATE, "lam": PULL, "batch_size": workload.batch})
+    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, backend="fused", threads=threads)
 
     def unit() -> int:
         before = simulation.device_steps
@@ -127,7 +125,11 @@ ENGINES: dict[str, Engine] = {
         Engine("vmap", "palmette's learner: torch.func.vmap of grad", _learner("vmap")),
         Engine("loop", "palmette's learner: device after device, for debugging", _learner("loop")),
         Engine("plain", "a plain PyTorch loop over devices", _alone(plain.without_loader, "plain")),
-        Engine("plain-loader", "the same with DataLoader: what research code does", _alone(plain.with_loader, "plain-loader")),
+        Engine(
+            "plain-loader",
+            "the same with DataLoader: what research code does",
+            _alone(plain.with_loader, "plain-loader"),
+        ),
         Engine(
             "pfl",
             "pfl-research, federated averaging",
@@ -147,11 +149,11 @@ def lanes(case: Case, engines: list[str] | None, threads: list[int]) -> tuple[li
         engines: Their names, all by default.
         threads: Numbers of threads of the threaded ones; the others run at one.
     """
-    made, notes = [], []
+    made: list[Lane] = []
+    notes: list[str] = []
     for engine in pick("engine", engines, ENGINES):
         if reason := engine.missing():
             notes.append(reason)
             continue
-        for number in threads if engine.threaded else [1]:
-            made.append(engine.make(case, number))
+        made += [engine.make(case, number) for number in (threads if engine.threaded else [1])]
     return made, notes

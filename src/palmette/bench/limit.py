@@ -23,7 +23,7 @@ from palmette.address import torch_generator
 from palmette.bench.workloads import Case
 from palmette.errors import BadInput
 
-_MEMORY = 1 << 26  # numbers in the operands of all devices beyond which they are taken in parts
+_MEMORY = 1 << 23  # numbers in the operands beyond which devices are taken in parts: more would measure the memory
 
 
 class Product(NamedTuple):

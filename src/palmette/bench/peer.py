@@ -6,6 +6,7 @@ cuts once and keeps, neither shuffled nor gathered. All three are in its favour.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -44,13 +45,11 @@ class _Model(nn.Module):
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
         """Return the loss as pfl-research counts it; only its first iteration asks for it."""
         weighted = import_module("pfl.metrics").Weighted
-        return {"loss": weighted(float(self.loss(x, y)) * len(y), len(y))}
+        return {"loss": weighted(self.loss(x, y).item() * len(y), len(y))}
 
 
 def pfl(case: Case) -> Callable[[], int]:
     """Make one central iteration of pfl-research over all devices."""
-    import copy
-
     workload, devices = case.workload, case.population.devices
     model_kind = import_module("pfl.model.pytorch").PyTorchModel  # first: it tells pfl-research to use torch
     module = _Model(copy.deepcopy(case.task.module))

@@ -27,8 +27,7 @@ def with_loader(case: Case) -> Callable[[], int]:
 
     def batches(device: int) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            for x, y in DataLoader(data[device], batch_size=size, shuffle=True, generator=generator):
-                yield x, y
+            yield from DataLoader(data[device], batch_size=size, shuffle=True, generator=generator)
 
     return _loop(case, batches)
 
@@ -62,7 +61,7 @@ def _loop(case: Case, batches: Batches) -> Callable[[], int]:
             for _, (x, y) in zip(range(steps), batches(device), strict=False):
                 loss = F.cross_entropy(module(x), y)
                 optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimiser.step()
         return devices * steps
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from palmette.algorithms import PerMFL
 from palmette.bench.engines import Lane
-from palmette.bench.measure import Timing, measure, rows
+from palmette.bench.measure import Timing, measure, paired, rows
 from palmette.bench.workloads import RATE, Case, Workload
 from palmette.links import Link, Participation
+from palmette.settings import build
 from palmette.simulate import Simulation
 
 SAMPLES = 16  # training samples of each device
@@ -70,16 +71,40 @@ def scaling(
     """
     lanes = [_lane(crowd, clock, team_steps) for crowd in crowds]
     trials = measure(lanes, timing, clock, tell)
-    reference = next((i for i, crowd in enumerate(crowds) if crowd.devices == REFERENCE), None)
+    rates = [[trial.rate for trial in own] for own in trials]
+    base = next((own for crowd, own in zip(crowds, rates, strict=True) if crowd.devices == REFERENCE), None)
     made = []
-    for crowd, row, own in zip(crowds, rows("mclr 60-10", lanes, trials), trials, strict=True):
-        base = None if reference is None else trials[reference]
+    for crowd, row, own in zip(crowds, rows("mclr 60-10", lanes, trials), rates, strict=True):
         made.append(
             {
                 "devices": crowd.devices,
                 "participants": crowd.participants,
                 **{key: row[key] for key in ("threads", "device_steps_per_second", "low", "high", "spread", "repeats")},
-                "time_ratio_to_1000": None if base is None else _times(base, own),
+                "time_ratio_to_1000": paired(base, own),
             }
         )
     return made
+
+
+def _lane(crowd: Crowd, clock: Callable[[], float], team_steps: int) -> Lane:
+    workload = Workload(
+        f"{crowd.devices:,} devices", "mclr", (60,), tree=f"{crowd.teams}x{crowd.each}", samples=SAMPLES, tests=1
+    )
+    case = Case(workload, clock)
+    link = Link() if crowd.asked == crowd.each else Link(Participation("count", crowd.asked))
+    simulation = Simulation(
+        build(PerMFL, "permfl", {"alpha": RATE, "team_steps": team_steps}),
+        case.population,
+        case.task,
+        rounds=1 << 30,
+        links={0: link},
+        backend="fused",
+        threads=1,
+    )
+
+    def unit() -> int:
+        before = simulation.device_steps
+        simulation.step()
+        return simulation.device_steps - before
+
+    return Lane(workload.name, 1, unit)

@@ -15,11 +15,11 @@ from palmette.address import numpy_generator
 from palmette.errors import BadInput, nearest
 from palmette.population import Population
 from palmette.task import Task, make_task
+from palmette.tree import Tree
 
 T = TypeVar("T")
 
 RATE, PULL = 0.01, 0.5  # step size and pull: the speed does not depend on them, finite numbers do
-_TESTS = 20  # samples per device that no engine trains on
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Workload:
         local_steps: Steps of every device per exchange (L).
         team_steps: Exchanges of every team per round (K).
         samples: Training samples of each device.
+        tests: Samples of each device that no engine trains on.
         classes: Number of classes.
     """
 
@@ -48,6 +49,7 @@ class Workload:
     local_steps: int = 20
     team_steps: int = 10
     samples: int = 400
+    tests: int = 20
     classes: int = 10
 
 
@@ -97,9 +99,7 @@ class Case:
 
 def random_population(workload: Workload) -> Population:
     """Draw the samples of a workload: normal features, labels of all classes."""
-    from palmette.tree import Tree
-
-    devices, each = Tree.parse(workload.tree).devices, workload.samples + _TESTS
+    devices, each = Tree.parse(workload.tree).devices, workload.samples + workload.tests
     generator = numpy_generator(0, "bench samples")
     x = generator.standard_normal((devices * each, *workload.shape), dtype=np.float32)
     y = generator.integers(0, workload.classes, devices * each)

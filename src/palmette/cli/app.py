@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from palmette.cli import options
+from palmette.cli.bench import bench
+from palmette.cli.check import check
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.reproduce import reproduce
 
 if TYPE_CHECKING:
     from palmette.runs import Result
@@ -20,9 +24,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
 )
-
-Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only errors and the result.")]
 
 
 class Topic(StrEnum):
@@ -58,30 +59,19 @@ def palmette(
 
 @app.command()
 def run(
-    algorithm: Annotated[
-        str | None, typer.Argument(metavar="ALGO", help="See: palmette list algorithms", show_default=False)
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose samples. [dim](default: digits)[/dim]")
-    ] = None,
-    tree: Annotated[
-        str | None, typer.Option(help="Teams x devices, such as 4x10. [dim](default: 4x10)[/dim]", metavar="TREE")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What is learned. [dim](default: mclr)[/dim]")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="T", help="Global rounds. [dim](default: 20)[/dim]")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="S", help="Decides all luck. [dim](default: 0)[/dim]")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the algorithm or of the config; repeat it."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="Start from this config.toml.")] = None,
+    algorithm: options.Algo = None,
+    data: options.Data = None,
+    tree: options.Tree = None,
+    model: options.Model = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    settings: options.Set = None,
+    config: options.Config = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run's folder. [dim](default: a new one in runs/)[/dim]")
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train with one algorithm and keep the run in a folder.
 
@@ -96,8 +86,8 @@ def run(
         from palmette.cli.progress import follow
         from palmette.runs import execute
 
-        options = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
-        made = configure(algorithm, file=config, options=options, assignments=settings or [])
+        given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
+        made = configure(algorithm, file=config, options=given, assignments=settings or [])
         folder = out or free_folder(Path("runs"), f"{made.algorithm}-{made.data.name}", first=1)
         result = follow(made.algorithm, folder, lambda eyes: execute(made, folder, observer=eyes), quiet=quiet)
         _show(result, json=json)
@@ -106,8 +96,8 @@ def run(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that was stopped.")],
-    json: Json = False,
-    quiet: Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Go on with a run that was stopped or killed; it ends with the very same bits.
 
@@ -126,7 +116,8 @@ def resume(
 
 @app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")], json: Json = False
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    json: options.Json = False,
 ) -> None:
     """Show what came out of a run, team by team.
 
@@ -141,7 +132,7 @@ def show(
 @app.command("list")
 def list_(
     topic: Annotated[Topic, typer.Argument(help="What to list.", show_default=False)],
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List the algorithms, data sets, models or experiments there are.
 
@@ -160,7 +151,7 @@ def list_(
 
 
 @app.command()
-def demo(quiet: Quiet = False) -> None:
+def demo(quiet: options.Quiet = False) -> None:
     """Compare six methods on real digits at four sites whose cameras are turned.
 
     It takes less than a minute and needs no file.
@@ -172,6 +163,11 @@ def demo(quiet: Quiet = False) -> None:
         from palmette.cli.demo import run_demo
 
         run_demo(quiet=quiet)
+
+
+app.command()(bench)
+app.command()(check)
+app.command()(reproduce)
 
 
 def _show(result: Result, *, json: bool, teams: bool = False) -> None:

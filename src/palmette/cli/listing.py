@@ -7,7 +7,6 @@ import inspect
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +26,7 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
     """Return the entries of a topic for people."""
     if not entries:
         return Text(f"no {topic} yet")
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, 2, 1 if topic == "algorithms" else 0, 0))
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column()
     for entry in entries:
@@ -84,7 +83,7 @@ def _notes(topic: str) -> list[RenderableType]:
     if topic == "algorithms":
         return [_note("palmette run permfl --set team_steps=30 --set preset=published")]
     if topic == "models":
-        return [_note("palmette run permfl --model dnn --set model.hidden=[100]")]
+        return [Text(), _note("palmette run permfl --model dnn --set model.hidden=[100]")]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
@@ -95,15 +94,15 @@ def _notes(topic: str) -> list[RenderableType]:
         table.add_row(f"data.teams={name}", Text(about))
     for name, about in SHIFTS.items():
         table.add_row(f"data.shift={name}", Text(about))
-    return [Padding(Text("How samples come to devices, each with --set:", style="bold"), (1, 0, 0, 0)), table]
+    return [Text("\nHow samples come to devices, each with --set:", style="bold"), table]
 
 
-def _note(command: str) -> RenderableType:
-    return Padding(Text.assemble(("For instance:  ", "bold"), command), (1, 0, 0, 0))
+def _note(command: str) -> Text:
+    return Text.assemble(("For instance:  ", "bold"), command)
 
 
 def _first_line(documented: Any) -> str:
-    return (inspect.getdoc(documented) or "").split("\n", 1)[0]
+    return (inspect.getdoc(documented) or "").split("\n", 1)[0].replace("``", "")
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from palmette.cli.failures import Stopped
-from palmette.evaluate import Scores
+from palmette.evaluation import Scores
 from palmette.protocol import ModelKind
 from palmette.report.tables import MODEL_STYLES
 from palmette.runs import Interrupted, Observer, Result
@@ -80,7 +80,7 @@ class Lines:
 
     def __init__(self, label: str, console: Console) -> None:
         self._label, self._console = label, console
-        self._rounds, self._told, self._scores = 0, 0.0, Text()
+        self._rounds, self._told, self._scores = 0, 0.0, ""
 
     def begin(self, simulation: Simulation, rounds: int) -> None:
         """Say what starts."""
@@ -94,11 +94,14 @@ class Lines:
 
     def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
         """Say how far it is."""
-        self._scores = scores_text(scores) or self._scores
+        told = self._scores
+        if scores:
+            told = scores_text(scores).plain
+            self._scores = f"{told} (after round {done})"
         now = time.monotonic()
         if done in (1, self._rounds) or now - self._told >= _PAUSE:
             self._told = now
-            self._say(f"{self._label}: round {done}/{self._rounds}  {self._scores.plain}".rstrip())
+            self._say(f"{self._label}: round {done}/{self._rounds}  {told}".rstrip())
 
     def stopping(self) -> None:
         """Say that it stops soon."""

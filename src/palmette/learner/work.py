@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -100,7 +100,7 @@ class LocalWork:
         rows: Stack,
         *,
         steps: int | Tensor | Epochs,
-        lr: PerRow | dict[str, PerRow],
+        lr: PerRow | Mapping[str, PerRow],
         batch: BatchKind = "next",
     ) -> Stack:
         """Take gradient steps on several named rows for an objective of one's own.
@@ -112,7 +112,7 @@ class LocalWork:
             lr: One step size, or one per name.
             batch: As in `descend`.
         """
-        rates = {name: column(lr[name] if isinstance(lr, dict) else lr, value) for name, value in rows.items()}
+        rates = {name: column(lr[name] if isinstance(lr, Mapping) else lr, value) for name, value in rows.items()}
 
         def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
             for name, value in rows.items():

@@ -18,7 +18,8 @@ from palmette.tree import Tree
 
 # A user's own pool is dealt out like the digits.
 _POOL = Source("a user's own pool", Pool, (), "dirichlet", (("within", "team"),))
-_SET_ELSEWHERE = ("folder", "pixels", "devices", "seed")
+_SET_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")
+_TEST = 0.25  # the part of each device's samples kept for testing
 
 
 def make_population(
@@ -30,14 +31,14 @@ def make_population(
     teams: str = "random",
     shift: str | None = None,
     folder: str | Path | None = None,
-    test: float = 0.25,
+    test: float = _TEST,
     pixels: Pixels = "signed",
     **options: Any,
 ) -> Population:
     """Make the population of a named data set on a tree.
 
     Args:
-        source: ``"digits"``, ``"mnist"``, ``"fashion-mnist"``, ``"synthetic"``, or a `Pool` of your own samples.
+        source: ``"digits"``, ``"mnist"``, ``"fashion-mnist"``, ``"synthetic"``, ``"crowd"``, or a `Pool` of your own samples.
         tree: The tree, or what `Tree.parse` reads.
         seed: Decides the partition, the teams and the split, and with ``synthetic`` the samples.
         partition: ``"labels"``, ``"dirichlet"``, ``"iid"``, ``"few"`` or an object; each source has its own default.
@@ -74,10 +75,14 @@ def _build(
     if isinstance(source, Pool):
         pool = source
     else:
-        given = {"folder": folder, "pixels": pixels, "devices": tree.devices, "seed": seed}
+        given = {"folder": folder, "pixels": pixels, "devices": tree.devices, "tree": tree, "seed": seed}
         own.update({name: value for name, value in given.items() if name in entry.takes})
         pool = load(source, **own)
     teams.check_shift(shift, tree, pool.x.shape[1:])
+    if pool.train is not None:
+        if test != _TEST:
+            raise BadInput(f"{pool.name} comes with its own test samples; leave test = {test} out")
+        return _split(pool, tree, shift)
     parts = _units(pool, tree, seed, chosen, formation)
     leaf = teams.leaf_of_unit(formation, tree, seed, chosen)
     packed = packing.pack(
@@ -92,6 +97,17 @@ def _build(
     )
     x = packed.x if shift is None else teams.rotate(packed.x, packed.start, tree)
     return Population(tree, x, packed.y, packed.start, packed.train, pool.affine, pool.classes, pool.name)
+
+
+def _split(pool: Pool, tree: Tree, shift: str | None) -> Population:
+    """Put a pool that is split already on the tree, unit u on leaf u, without a copy of its samples."""
+    assert pool.start is not None
+    assert pool.train is not None
+    x, y = packing.as_tensor(pool.x, "x"), packing.as_tensor(pool.y, "y")
+    start = torch.from_numpy(pool.start)
+    if shift is not None:
+        x = teams.rotate(x, start, tree)
+    return Population(tree, x, y, start, torch.from_numpy(pool.train), pool.affine, pool.classes, pool.name)
 
 
 def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, formation: str) -> Parts:

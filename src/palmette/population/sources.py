@@ -1,13 +1,15 @@
 """Where samples come from: public data sets and the published synthetic generator.
 
-A source gives a `Pool`. Most pools are one heap of samples for a partition to deal out; the synthetic one comes already
+A source gives a `Pool`. Most pools are one heap of samples for a partition to deal out; those that are generated come already
 by device.
 """
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,41 +17,24 @@ import numpy as np
 
 from palmette.errors import BadInput, nearest
 from palmette.population import files
+from palmette.population.crowd import crowd
 from palmette.population.files import Array
+from palmette.population.pool import Pool
 from palmette.tree import Ints
 
 Pixels = Literal["signed", "unit"]
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Samples that are not yet on a tree.
-
-    Attributes:
-        x: Features, one row per sample.
-        y: Class labels.
-        classes: Number of classes.
-        affine: A scale and a shift: features are ``x * scale + shift``.
-        start: Where the source comes by device, the samples of unit ``u`` are ``start[u]:start[u + 1]``.
-        name: Where the samples came from.
-    """
-
-    x: Array
-    y: Array
-    classes: int
-    affine: tuple[float, float] | None = None
-    start: Ints | None = None
-    name: str = "pool"
-
-
 def digits(*, pixels: Pixels = "signed") -> Pool:
     """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels; no file is needed."""
-    # Imported here because scikit-learn takes a second to load and only this source needs it.
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = bunch.images.astype(np.uint8)[:, None]
-    return Pool(images, bunch.target.astype(np.int64), 10, _affine(pixels, 16), name="digits")
+    # Read from the file scikit-learn ships: importing the package takes a second, as long as all the rest of a start.
+    home = find_spec("sklearn")
+    places = home.submodule_search_locations if home is not None else None
+    if not places:
+        raise BadInput("digits come with scikit-learn, which is not installed; run: pip install scikit-learn")
+    with gzip.open(Path(next(iter(places))) / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",").astype(np.uint8)
+    return Pool(table[:, :64].reshape(-1, 1, 8, 8), table[:, 64].astype(np.int64), 10, _affine(pixels, 16), name="digits")
 
 
 def mnist(*, folder: str | Path | None = None, pixels: Pixels = "signed") -> Pool:
@@ -145,6 +130,11 @@ SOURCES: dict[str, Source] = {
         "Synthetic(alpha, beta): 60 features, 10 classes, one linear model per device; generated",
         synthetic,
         ("devices", "alpha", "beta", "seed"),
+    ),
+    "crowd": Source(
+        "very many devices of few samples each: 60 features, 10 classes, one linear model per team and device; generated",
+        crowd,
+        ("tree", "samples", "test_samples", "spread", "seed"),
     ),
 }
 

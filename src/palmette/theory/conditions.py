@@ -49,7 +49,8 @@ class Check:
         theorem: The theorem that applies.
         constants: L_f, mu_f and what follows from them.
         conditions: What the theorem asks.
-        rate: The factor by which it bounds the squared error of one round, where it promises one.
+        promise: What the theorem promises where they hold.
+        rate: The factor by which it bounds the squared error from round to round, where it promises one.
         largest: The largest allowed value of every step size.
         wanted: Numbers of steps the theorem asks for.
         notes: What to know when reading the rest.
@@ -59,6 +60,7 @@ class Check:
     theorem: str
     constants: dict[str, float]
     conditions: tuple[Condition, ...]
+    promise: str = ""
     rate: float | None = None
     largest: dict[str, float] = field(default_factory=dict)
     wanted: dict[str, float] = field(default_factory=dict)

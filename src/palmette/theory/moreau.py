@@ -59,6 +59,11 @@ def check_moreau(method: MoreauTree, tree: Tree, bent: Curvature, rounds: int) -
             "effective server step s": step,
         },
         conditions=conditions,
+        promise=(
+            "|x^T - x*|^2 <= 2 (1 - beta mu_F~ / 2)^T |x^0 - x*|^2"
+            if strongly
+            else "mean over rounds of E|grad phi|^2 <= (phi(x^0) - phi*) / (beta T)"
+        ),
         rate=1 - beta * mu_top / 2 if strongly and beta * gamma <= 0.5 * (1 + 1e-12) else None,
         largest=largest,
         wanted=wanted,

@@ -1,0 +1,106 @@
+"""A million devices in one process, and what a device's step costs among many.
+
+Run by hand: ``make prove-million``. First, one round of PerMFL with one per cent of a million devices in every exchange, what
+they keep lying on disk, inside 12 GiB. Then 2,000 participants of 100,000 against 1,000 of 1,000, in turn, many times: the time
+per device-step may be at most 1.3 times as long. Fails where a bound is broken.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from palmette.algorithms import PerMFL
+from palmette.links import Link, Participation
+from palmette.population import make_population
+from palmette.runs.folder import CHECKPOINT, Folder
+from palmette.simulate import Simulation
+from palmette.task import make_task
+
+GIB = 1 << 30
+MEMORY = 12 * GIB
+RATIO = 1.3
+PAIRS = 9
+METHOD = PerMFL(team_steps=10, local_steps=20, alpha=0.05)
+
+
+def peak() -> int:
+    """Return the most memory this process has held at any time, mapped files included."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def simulation(tree: str, participants: int | str, store: Path | str = "memory", *, rounds: int = 1) -> Simulation:
+    """Make devices of 16 training samples and 60 features, some of each team taking part."""
+    population = make_population("crowd", tree=tree, samples=16, test_samples=1)
+    task = make_task("mclr", population.shape, population.classes)
+    links = {0: Link(Participation.parse(participants))}
+    return Simulation(METHOD, population, task, rounds=rounds, links=links, store=store)
+
+
+def million(place: Path) -> bool:
+    """Run one round with one per cent of a million devices in each of ten exchanges."""
+    start = time.perf_counter()
+    made = simulation("1000x1000", "1%", place)
+    data = made.population.x.nbytes + made.population.y.nbytes
+    print(f"1,000,000 devices made in {time.perf_counter() - start:.1f} s: data {data / 1e9:.2f} GB, ", end="")
+    print(f"store {made.stores[0].nbytes / 1e9:.2f} GB on disk; peak memory {peak() / GIB:.2f} GiB")
+    start = time.perf_counter()
+    made.step()
+    seconds = time.perf_counter() - start
+    took = int((made.stores[0].last >= 0).sum())
+    used = sum(file.stat().st_blocks * 512 for file in made.stores[0].files)
+    print(
+        f"one round: {seconds:.1f} s, {made.device_steps:,} device-steps, {made.device_steps / seconds:,.0f} a second, ",
+        end="",
+    )
+    print(f"{took:,} devices took part; their rows take {used / 1e9:.2f} GB on disk")
+    start = time.perf_counter()
+    Folder(place).save_checkpoint(made.state(), {})
+    size = (place / CHECKPOINT).stat().st_size
+    print(f"checkpoint: {time.perf_counter() - start:.1f} s, {size / 1e9:.2f} GB")
+    most = peak()
+    print(f"peak memory {most / GIB:.2f} GiB of at most {MEMORY / GIB:.0f}")
+    return most <= MEMORY
+
+
+def ratio() -> bool:
+    """Compare the time per device-step of few among many with that of all of few."""
+    sides = [simulation("100x1000", 20, rounds=PAIRS + 1), simulation("100x10", "all", rounds=PAIRS + 1)]
+    ratios, speeds = [], []
+    for pair in range(PAIRS + 1):
+        cost = []
+        for side in sides:
+            before, start = side.device_steps, time.perf_counter()
+            side.step()
+            cost.append((time.perf_counter() - start) / (side.device_steps - before))
+        if pair:  # the first round touches memory for the first time
+            ratios.append(cost[0] / cost[1])
+            speeds.append([1 / each for each in cost])
+    many, few = (statistics.median(column) for column in zip(*speeds, strict=True))
+    middle = statistics.median(ratios)
+    print(
+        f"2,000 of 100,000: {many:,.0f} device-steps a second; 1,000 of 1,000: {few:,.0f}; time per device-step ",
+        end="",
+    )
+    print(f"x{middle:.2f} (median of {PAIRS} pairs, {min(ratios):.2f} to {max(ratios):.2f}), at most x{RATIO}")
+    return middle <= RATIO
+
+
+def main() -> int:
+    """Measure both; give ``million`` or ``ratio`` for one of them."""
+    wanted = sys.argv[1:] or ["million", "ratio"]
+    good = True
+    if "million" in wanted:
+        with tempfile.TemporaryDirectory() as place:
+            good &= million(Path(place))
+    if "ratio" in wanted:
+        good &= ratio()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Async-AL2SGD+ (Algorithm 2): Async-L2GD accelerated and without noise at the end, one sample per step.
+
+It minimises what `palmette.algorithms.l2gd` does, with the same coins, by loopless Katyusha: every device keeps a reference
+``ref`` with the full gradient of the objective there (``slope``), and two sequences y (its model) and z. An iteration takes
+``theta = a1 z + a2 ref + (1 - a1 - a2) y``, the slope corrected by what the coins chose (``g``), and moves
+
+    y = theta - eta g,    z = b1 z + (1 - b1) theta - b2 g;
+
+with chance ``refresh`` (rho) the reference then becomes y everywhere, one global exchange and a broadcast. All constants follow
+Corollary 4.4 from the smoothness of single samples and the strong convexity of the losses. The estimator (4.1) is printed
+without the pull to the team's mean in averages over all teams, which makes it biased; ``as_published=["estimator"]`` has it so.
+Absent devices miss the iterations since their team's last exchange.
+
+Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters, section 4.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from palmette.algorithms import mixing
+from palmette.learner.backends import Batch, Stack
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
+from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.tree import Tree
+
+_DRAWS = 12  # samples whose curvature a device looks at
+_FLAT = 1e-4  # the least strong convexity assumed, as a part of the smoothness
+
+
+@settings
+class AL2SGD(Algorithm):
+    """Async-AL2SGD+: accelerated, variance-reduced personalization by coins; it converges to the very minimiser.
+
+    ``lam`` may be a mapping of device names, ``gamma`` of team names.
+    """
+
+    name: ClassVar[str] = "al2sgd"
+    paper: ClassVar[str] = mixing.PAPER
+    tiers: ClassVar[tuple[int, ...] | None] = (3,)
+
+    lam: Positive | dict[str, Positive] = 0.1  # pull of devices, c_ij (gamma_i in the paper)
+    gamma: NonNegative | dict[str, NonNegative] = 0.01  # pull of teams, m_i / N_i (lambda_j in the paper is m_i)
+    refresh: Annotated[float, Field(gt=0, le=1)] = 0.1  # rho
+    smoothness: Literal["auto"] | Positive = "auto"  # of the loss on one batch; auto: estimated in the first round
+    convexity: Literal["auto"] | Positive = "auto"  # mu; auto: estimated in the first round
+    iterations: Count = 100  # per round
+    batch_size: BatchSize = 1
+    as_published: tuple[Literal["estimator"], ...] = ()
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Devices keep y (their model), z, the reference and its slope; teams their means; the server the constants."""
+        if tier == 0:
+            return {"model": initial, "z": initial, "ref": initial, "slope": torch.zeros_like(initial)}
+        own = {"mean": initial, "delta": torch.zeros_like(initial)} if tier == 1 else {"constants": initial.new_zeros(2)}
+        return {"model": initial, "counts": mixing.no_counts(), **own}
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        """Take the averaging iteration that is due, then the local ones since."""
+        y, z, ref, slope = (state[name] for name in ("model", "z", "ref", "slope"))
+        if "estimate" in message:
+            return _constants(node, y), state
+        if "anchor" in message:
+            slope = node.gradient(y) + node.own(self.lam, y) * (y - message["anchor"])
+            return None, {**state, "ref": y, "slope": slope}
+        eta, a1, a2, b1, b2 = (message[name] for name in ("eta", "a1", "a2", "b1", "b2"))
+
+        def theta() -> Tensor:
+            return a1 * z + a2 * ref + (1 - a1 - a2) * y
+
+        def move(now: Tensor, correction: Tensor, where: Tensor) -> None:
+            nonlocal y, z
+            g, where = slope + correction, where.to(y.device)[:, None]
+            y = torch.where(where, now - eta * g, y)
+            z = torch.where(where, b1 * z + (1 - b1) * now - b2 * g, z)
+
+        gain, now = message["gain"].to(y)[:, None], theta()
+        move(now, node.own(self.lam, y) * gain * (now - ref - message["centre"]), message["gain"] > 0)
+        rate = message["rate"].to(y)[:, None] if isinstance(message["rate"], Tensor) else message["rate"]
+        for step in range(int(message["steps"].max())):
+            now, active = theta(), message["steps"] > step
+            after = node.minimise(_pair, {"theta": now, "ref": ref}, steps=active.long(), lr=1.0)
+            move(now, rate * ((now - after["theta"]) - (after["ref"] - ref)), active)
+        return theta() - ref if message["delta"] else y, {**state, "model": y, "z": z}
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        """Flip the team's coin at every iteration between two events of the server."""
+        if "estimate" in message:
+            return (yield from mixing.largest(message, state["mean"].new_zeros(len(node), 2))), state
+        if "mix" in message:
+            state = mixing.settled(message, state)
+            if message["refreshed"]:
+                yield Ask({"anchor": state["model"]}, otherwise=state["model"])
+            return None, state
+        delta, counts, weights = state["delta"], state["counts"], mixing.weights_of(node, self.lam, state["mean"])
+        gain, share = message["mixed"] * message["joint"], message["share"].to(delta)[:, None]
+        centre, steps = share * message["mean"] + (1 - share) * delta, torch.zeros(len(node), dtype=torch.int64)
+        ask = {name: message[name] for name in ("eta", "a1", "a2", "b1", "b2")} | {"rate": message["local"]}
+        for i in range(message["first"], message["last"]):
+            meet = node.uniform("within", i) < message["within"]
+            counts = mixing.count(counts, meet)
+            if bool(meet.any()):
+                now = {**ask, "gain": gain, "centre": centre, "steps": steps, "delta": 1}
+                got = yield Ask(now, to=meet, weights=weights, otherwise=delta)
+                delta, gain = torch.where(meet[:, None], got.rows, delta), torch.where(meet, message["apart"], gain)
+                centre = torch.where(meet[:, None], delta, centre)
+            steps = torch.where(meet, 0, steps + 1)
+        last = {**ask, "gain": gain, "centre": centre, "steps": steps, "delta": message["delta"]}
+        got = yield Ask(last, weights=weights, otherwise=delta if message["delta"] else state["mean"])
+        return got.rows, {**state, "delta" if message["delta"] else "mean": got.rows, "counts": counts}
+
+    def server(self, node: Node, state: State) -> Server:
+        """Flip the coins of all teams and of the reference, and have everybody up to date at the end."""
+        mean, counts, constants = state["model"], state["counts"], state["constants"]
+        pulls = mixing.Pulls.on(node.tree, self.lam, self.gamma)
+        settle = {"mix": PerChild(torch.from_numpy(pulls.mix))}
+        if not bool(constants[0, 0]):
+            if "auto" in (self.smoothness, self.convexity):
+                constants = yield from mixing.largest({"estimate": 1}, constants)
+                if not bool(constants[0, 0]):
+                    return state  # nobody answered yet
+            if self.smoothness != "auto":
+                constants = constants.index_fill(1, torch.tensor([0]), self.smoothness)
+            if self.convexity != "auto":
+                constants = constants.index_fill(1, torch.tensor([1]), 1 / self.convexity)
+            yield Ask({**settle, "mean": mean, "refreshed": 1}, otherwise=mean)  # all references start alike
+        smoothness, convexity = float(constants[0, 0]), 1 / float(constants[0, 1])
+        coins = mixing.Coins.fair(node.tree, pulls, smoothness)
+        gains = coins.gains(pulls, "estimator" in self.as_published)
+        plan: dict[str, Any] = {name: PerChild(torch.from_numpy(gain)) for name, gain in gains.items()}
+        plan |= {"within": PerChild(torch.from_numpy(coins.within)), "local": float(gains["local"][0])}
+        plan |= katyusha(max(coins.terms(pulls, smoothness)), smoothness + float(pulls.device.max()), convexity, self.refresh)
+        shift, mixed, first = torch.zeros_like(mean), 0.0, 0
+        for i in range(self.iterations):
+            together, renew = node.uniform("between", i) < coins.between, node.uniform("refresh", i) < self.refresh
+            counts, last = mixing.count(counts, together), i + 1 == self.iterations
+            if bool(together):
+                ask = {**plan, "first": first, "last": i, "mean": shift, "mixed": mixed, "delta": 1}
+                got = yield Ask(ask, weights=pulls.weights, otherwise=shift)
+                shift, mixed, first = got.rows, 1.0, i + 1
+            if bool(renew) or last:
+                ask = {**plan, "first": first, "last": i + 1, "mean": shift, "mixed": mixed, "delta": 0}
+                got = yield Ask(ask, weights=pulls.weights, otherwise=mean)
+                mean, mixed, first = got.rows, 0.0, i + 1
+                yield Ask({**settle, "mean": mean, "refreshed": int(renew)}, otherwise=mean)
+        return {"model": mean, "counts": counts, "constants": constants}
+
+
+def katyusha(expected: float, smoothness: float, convexity: float, refresh: float) -> dict[str, float]:
+    """Return the step and the weights of Corollary 4.4.
+
+    Args:
+        expected: Expected smoothness of the estimator (``Lc``).
+        smoothness: Smoothness of the whole objective (``L_F``).
+        convexity: Strong convexity (``mu``).
+        refresh: Chance of a new reference (``rho``).
+    """
+    most = max(smoothness, expected)
+    eta, a2 = 1 / (4 * most), expected / (2 * most)
+    a1 = min(0.5, (eta * convexity * max(0.5, a2 / refresh)) ** 0.5)
+    b2 = 1 / max(2 * convexity, 4 * a1 / eta)
+    return {"eta": eta, "a1": a1, "a2": a2, "b1": 1 - b2 * convexity, "b2": b2}
+
+
+def _loss(batch: Batch, row: Tensor) -> Tensor:
+    return batch.loss(row) + 0.5 * batch._task.l2 * row.square().sum()
+
+
+def _pair(rows: Stack, batch: Batch) -> Tensor:
+    """The objective whose gradients are those of theta and, negated, of the reference on one batch."""
+    return _loss(batch, rows["theta"]) - _loss(batch, rows["ref"])
+
+
+def _twice(rows: Stack, batch: Batch) -> Tensor:
+    return _loss(batch, rows["short"]) + _loss(batch, rows["long"])
+
+
+def _constants(node: Device, at: Tensor) -> Tensor:
+    """Return the smoothness of single batches and, inverted, the strong convexity of each device's loss ``(n, 2)``.
+
+    Two gradient steps on one batch, of size r and of size 2r, leave A and B behind: with g the first gradient and H the
+    Hessian, ``4A - B = 4 r g`` and ``2A - B = 2 r^2 H g``. For one sample of a linear model g is H's first eigenvector.
+    """
+    smooth = whole = mixing.curvature(node, at)
+    step = 0.1 / whole.clamp(min=1e-12)
+    for _ in range(_DRAWS):
+        rates = {"short": step, "long": 2 * step}
+        after = node.minimise(_twice, {"short": at, "long": at}, steps=2, lr=rates, batch="same")
+        short, long = at - after["short"], at - after["long"]
+        slope, bend = (4 * short - long) / (4 * step), (2 * short - long) / (2 * step.square())
+        size = slope.norm(dim=1, keepdim=True)
+        smooth = torch.maximum(smooth, torch.where(size > 0, bend.norm(dim=1, keepdim=True) / size, 0.0))
+    convex = whole - mixing.curvature(node, at, 50, shift=whole)
+    return torch.cat([smooth, 1 / torch.maximum(convex, _FLAT * whole).clamp(min=1e-12)], 1)

@@ -1,0 +1,260 @@
+"""GroupPerFL: one model for all, then one for each group from there, then one for each client, without an objective.
+
+Stage 1 is federated learning over all clients, stage 2 the same inside every group from the global model, stage 3 local epochs
+from the group's model, without any communication. Stopping early or leaving one out gives the family: ``fl`` (1), ``perfl``
+(1 + 3), ``groupfl`` (1 + 2), ``groupperfl`` (1 + 2 + 3). In a round every client drawn trains K epochs; the mean of what they
+moved by, weighted by samples, is the gradient of an Adam step at the server, or at the group's. The groups are the teams.
+
+T and T_g count passes: everybody (in stage 2 every group's client) is drawn once per pass, ``clients`` (S) at a time, so T passes
+are ``T * ceil(N / S)`` rounds. `Staged.plan` tells the numbers for a tree; a run of another length shares its rounds between the
+stages in their proportion. Stage 1 draws from all clients, not group by group: the draw is addressed, so every team works it out
+for its own and nothing is sent for it; a link's own participation narrows it further. A smaller group is done with stage 2 earlier
+than the largest. During stage 1 a team's model is the global one it last received.
+
+Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples (``engine.held_out``);
+a client that holds out none by its training loss. The paper does not say how it chose, nor whether Adam's
+moments start anew in stage 2; here they do.
+
+Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from palmette.blocks.server_optimisers import FedAdam, Form
+from palmette.learner import Epochs
+from palmette.links.participation import Participation
+from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State
+from palmette.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
+from palmette.tree import Tree
+
+PUBLISHED = {
+    **{"passes": 20, "group_passes": 10, "clients": 100, "local_epochs": 1, "alpha": 1.0, "batch_size": 8},
+    **{"server_lr": 0.001, "group_lr": 0.001, "tune_epochs": 5, "weight_decay": 1e-5},
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many rounds the stages take.
+
+    Attributes:
+        first: Rounds of stage 1.
+        groups: For every group, its rounds of stage 2.
+    """
+
+    first: int
+    groups: tuple[int, ...]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of both stages; the groups work side by side."""
+        return self.first + max(self.groups, default=0)
+
+    def within(self, rounds: int) -> Plan:
+        """Return the plan for a run of another length: every stage that exists has at least one round of it."""
+        second = max(self.groups, default=0)
+        if rounds == self.rounds or not second:
+            return self if second else Plan(rounds, ())
+        first = min(max(1, round(rounds * self.first / self.rounds)), max(1, rounds - 1))
+        return Plan(first, tuple(max(1, round(own * (rounds - first) / second)) for own in self.groups))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one client pays, as in the paper's Table 4.
+
+    Attributes:
+        downloads: Models received: one in every round, whether the client is drawn or not.
+        uploads: Models sent: one per pass; the paper does not count them.
+        epochs: Local epochs.
+    """
+
+    downloads: int
+    uploads: int
+    epochs: int
+
+
+@settings
+class Staged(Algorithm):
+    """The programs of all four methods, which differ in the stages they have."""
+
+    paper: ClassVar[str] = "Liu, Hui, Peng: Group Personalized Federated Learning"
+    tiers: ClassVar[tuple[int, ...]] = (3,)
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
+    grouped: ClassVar[bool]
+    personal: ClassVar[bool]
+
+    passes: Count = 20  # T
+    group_passes: Count = 10  # T_g
+    clients: Count = 100  # S, drawn in a round
+    local_epochs: Positive = 1  # K
+    alpha: Rate = 0.1  # eta_l
+    server_lr: Positive = 0.01  # eta_G
+    group_lr: Positive = 0.01  # eta_g
+    adam: Form = "flsim"
+    weight_decay: NonNegative = 1e-5  # FLSim's default
+    tune_epochs: Positive = 5  # K_l
+    rates: tuple[Positive, ...] = (0.001, 0.01, 0.1, 1.0)  # eta_il is one of these
+    batch_size: BatchSize = 8
+
+    @property
+    def models(self) -> tuple[ModelKind, ...]:
+        """Groups have models where there is a stage for them."""
+        return ("PM", "TM", "GM") if self.grouped else ("PM", "GM")
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Server and groups keep a model and Adam's moments; the server also who began stage 2."""
+        if tier == 0 or (tier == 1 and not self.grouped):
+            return {}
+        kept = {"model": initial, **self._adam(tier).start(initial)}
+        return {**kept, "began": initial.new_zeros(tree.size(1))} if tier == 2 and self.grouped else kept
+
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Gradient descent is stable up to 1 / L."""
+        return {"alpha": 1 / curvature}
+
+    def _adam(self, tier: int) -> FedAdam:
+        return FedAdam(self.server_lr if tier == 2 else self.group_lr, self.adam, self.weight_decay)
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def plan(self, tree: Tree) -> Plan:
+        """Return the rounds that T and T_g passes over a tree's clients take."""
+        sizes = [len(tree.children(1, team)) for team in range(tree.size(1))] if self.grouped else []
+        rounds = [self.group_passes * math.ceil(size / self.clients) for size in sizes]
+        return Plan(self.passes * math.ceil(tree.devices / self.clients), tuple(rounds))
+
+    def cost(self, tree: Tree, team: int) -> Cost:
+        """Return what a client of a team pays for the whole plan."""
+        plan = self.plan(tree)
+        passes = self.passes + (self.group_passes if self.grouped else 0)
+        epochs = passes * self.local_epochs + (self.tune_epochs if self.personal else 0)
+        return Cost(plan.first + (plan.groups[team] if self.grouped else 0), passes, math.ceil(epochs))
+
+    def _now(self, node: Node) -> tuple[int, int, Plan]:
+        """Return the stage under way, the rounds done in it, and the plan."""
+        plan = self.plan(node.tree).within(node.rounds)
+        stage = 1 if node.round < plan.first or not self.grouped else 2
+        return stage, node.round - (plan.first if stage == 2 else 0), plan
+
+    def _drawn(self, node: Node, stage: int, turn: int) -> Tensor:
+        """Return which of all clients are drawn in a round of a stage."""
+        parents = torch.from_numpy(node.tree.parents[0])
+        pools = parents if stage == 2 else torch.zeros_like(parents)
+        count = int(pools.max()) + 1
+        return Participation("pass", self.clients).draw(
+            torch.arange(len(pools)),
+            pools,
+            seed=node.seed,
+            tier=node.tree.top + stage,  # an address of its own, apart from the links' draws
+            round_=0,
+            exchange=torch.zeros(count, dtype=torch.int64),
+            turn=torch.full((count,), turn),
+        )
+
+    # -- programs ------------------------------------------------------------------------------------------------------
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        """Train K epochs; reply with what the model moved by, times the number of samples, and that number."""
+        rate = node.own(self.alpha, message)
+        theta = node.descend(message, steps=Epochs(self.local_epochs), lr=rate)
+        samples = node.samples.to(message)[:, None]
+        return {"moved": samples * (message - theta), "samples": samples}, state
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        """Sum up one's clients for the server, or take a step of the group's own."""
+        stage, turn, plan = self._now(node)
+        x = state["model"] if message is None else message
+        still = {"moved": torch.zeros_like(x), "samples": x.new_zeros((len(node), 1))}
+        busy = torch.tensor([stage == 1 or turn < plan.groups[team] for team in node.ids.tolist()])
+        drawn = self._drawn(node, stage, turn)[node.child_ids]
+        got = yield Ask(x, to=busy, only=drawn, otherwise=still)
+        count = got.count.to(x)[:, None]
+        if stage == 1:
+            kept = {**state, "model": x} if self.grouped else state
+            return {name: count * got[name] for name in still}, kept
+        moments = state if message is None else self._adam(1).start(x)
+        gradient = got["moved"] / got["samples"].clamp(min=1)
+        model, moments = self._adam(1).step(x, moments, gradient, busy & got.present)
+        return None, {"model": model, **moments}
+
+    def server(self, node: Node, state: State) -> Server:
+        """Take an Adam step with what comes back; in stage 2 hand over the model and let the groups work."""
+        x, (stage, turn, _) = state["model"], self._now(node)
+        if stage == 1:
+            drawn = self._drawn(node, stage, turn)
+            teams = torch.zeros(len(node.child_ids), dtype=torch.bool)
+            teams[torch.from_numpy(node.tree.parents[0])[drawn]] = True
+            still = {"moved": torch.zeros_like(x), "samples": x.new_zeros((1, 1))}
+            got = yield Ask(x, only=teams, otherwise=still)
+            answered = got["samples"][:, 0] > 0
+            gradient = got["moved"] / torch.where(got["samples"] > 0, got["samples"], 1)
+            model, moments = self._adam(2).step(x, state, gradient, answered)
+            return {**state, "model": model, **moments}
+        began = state["began"][0] > 0
+        yield Ask(None, only=began)
+        handed = yield Ask(x, only=~began, reduce="stack")
+        now = state["began"].clone()
+        now[0, handed.positions.to(x.device)] = 1
+        return {**state, "began": now}
+
+    def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
+        """Train local epochs at every rate and keep, for each client, the one that does best on what it held out."""
+        if not self.personal:
+            return parent
+        tried = [node.descend(parent, steps=Epochs(self.tune_epochs), lr=rate) for rate in self.rates]
+        held_out = node._learner.held_out[node.ids] > 0
+        scores = torch.stack([self._loss(node, rows, "train") for rows in tried])
+        if bool(held_out.any()):
+            held = torch.stack([self._loss(node, rows, "held-out") for rows in tried])
+            scores = torch.where(held_out.to(held.device), held, scores)
+        return torch.stack(tried)[scores.argmin(0), torch.arange(len(parent), device=parent.device)]
+
+    @staticmethod
+    def _loss(node: Device, rows: Tensor, split: Literal["train", "held-out"]) -> Tensor:
+        """Return losses in which a rate that diverged counts as the worst."""
+        return node.loss(rows, split=split).nan_to_num(math.inf, math.inf)
+
+
+@settings
+class FL(Staged):
+    """Federated learning with Adam at the server; everybody's model is the global one."""
+
+    name: ClassVar[str] = "fl"
+    grouped: ClassVar[bool] = False
+    personal: ClassVar[bool] = False
+
+
+@settings
+class PerFL(Staged):
+    """Federated learning, then local epochs on every client."""
+
+    name: ClassVar[str] = "perfl"
+    grouped: ClassVar[bool] = False
+    personal: ClassVar[bool] = True
+
+
+@settings
+class GroupFL(Staged):
+    """Federated learning over all, then inside every group; a client's model is its group's."""
+
+    name: ClassVar[str] = "groupfl"
+    grouped: ClassVar[bool] = True
+    personal: ClassVar[bool] = False
+
+
+@settings
+class GroupPerFL(Staged):
+    """Federated learning over all, then inside every group, then local epochs on every client."""
+
+    name: ClassVar[str] = "groupperfl"
+    grouped: ClassVar[bool] = True
+    personal: ClassVar[bool] = True

@@ -1,0 +1,144 @@
+"""Async-L2GD (Algorithm 1): personal models drawn to their team's mean and to the mean of all, by coins.
+
+It minimises, over one model per device,
+
+    sum_ij f_ij(theta_ij) + (1 - a_i) c_ij / 2 |theta_ij - tb_i|^2 + a_i c_ij / 2 |theta_ij - tb|^2
+
+(`palmette.algorithms.mixing` says what the letters are, and how the same ``lam`` and ``gamma`` give PerMFL's minimiser). At every
+iteration one coin decides whether all teams average; if not, every team flips its own and either averages or lets its
+devices take a gradient step. Consecutive local steps cost no exchange. With a constant step it comes near the minimiser and
+then wanders in a ball that shrinks with ``eta``; with ``decrease`` it converges. A round is ``iterations`` iterations; at its
+end every model is brought up to date, which costs one exchange of its own. A device that is absent misses the iterations
+since its team's last exchange; a team that nobody answers keeps the mean it had.
+
+Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from palmette.algorithms import mixing
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
+from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.tree import Tree
+
+Chance = Annotated[float, Field(ge=0, lt=1)]
+
+
+@settings
+class CoinTree(Algorithm):
+    """The programs of Async-L2GD and its single-coin variant; the two differ in their coins.
+
+    ``lam`` may be a mapping of device names, ``gamma`` of team names.
+    """
+
+    paper: ClassVar[str] = mixing.PAPER
+    tiers: ClassVar[tuple[int, ...] | None] = (3,)
+
+    lam: Positive | dict[str, Positive] = 0.1  # pull of devices, c_ij (gamma_i in the paper)
+    gamma: NonNegative | dict[str, NonNegative] = 0.01  # pull of teams, m_i / N_i (lambda_j in the paper is m_i)
+    eta: Literal["auto"] | Positive = "auto"  # auto: 1 / (2 Lc) of Theorem 3.5
+    decrease: NonNegative = 0.0  # the step of round r is eta / (1 + decrease * r)
+    smoothness: Literal["auto"] | Positive = "auto"  # L; auto: estimated on the devices in the first round
+    iterations: Count = 100  # per round
+    batch_size: BatchSize = "full"
+
+    def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
+        """Return the coins of the run."""
+        raise NotImplementedError
+
+    def check(self, tree: Tree) -> None:
+        """Refuse other trees, and settings that do not fit this one."""
+        super().check(tree)
+        self.coins(tree, mixing.Pulls.on(tree, self.lam, self.gamma), 1.0)
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Every node keeps its model, teams and server count their averages, the server remembers L."""
+        if tier == 0:
+            return {"model": initial}
+        own = {"mean": initial} if tier == 1 else {"smoothness": initial.new_zeros(1)}
+        return {"model": initial, "counts": mixing.no_counts(), **own}
+
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Return eta <= 1 / (2 Lc), where Lc is at most L and twice the strongest pull."""
+        pull = max(self.lam.values()) if isinstance(self.lam, dict) else self.lam
+        return {"eta": 1 / (2 * (curvature + 2 * pull))}
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        """Move to the centre that is due, then take the local steps since."""
+        theta = state["model"]
+        if "estimate" in message:
+            return mixing.curvature(node, theta), state
+        step = node.own(self.lam, theta) * message["gain"].to(theta)[:, None]
+        theta = (1 - step) * theta + step * message["centre"]
+        theta = node.descend(theta, steps=message["steps"], lr=message["rate"])
+        return theta, {"model": theta}
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        """Flip the team's coin at every iteration between two averages over all teams."""
+        if "estimate" in message:
+            return (yield from mixing.largest(message, state["mean"].new_zeros(len(node), 1))), state
+        if "last" not in message:
+            return None, mixing.settled(message, state)
+        mean, counts, weights = state["mean"], state["counts"], mixing.weights_of(node, self.lam, state["mean"])
+        gain, share = message["eta"] * message["mixed"] * message["joint"], message["share"].to(mean)[:, None]
+        centre, steps = share * message["mean"] + (1 - share) * mean, torch.zeros(len(node), dtype=torch.int64)
+        rate = message["eta"] * message["local"]
+        for i in range(message["first"], message["last"]):
+            meet = node.uniform("within", i) < message["within"]
+            counts = mixing.count(counts, meet)
+            if bool(meet.any()):
+                ask = {"gain": gain, "centre": centre, "steps": steps, "rate": rate}
+                got = yield Ask(ask, to=meet, weights=weights, otherwise=mean)
+                mean = torch.where(meet[:, None], got.rows, mean)
+                gain = torch.where(meet, message["eta"] * message["apart"], gain)
+                centre = torch.where(meet[:, None], mean, centre)
+            steps = torch.where(meet, 0, steps + 1)
+        got = yield Ask(
+            {"gain": gain, "centre": centre, "steps": steps, "rate": rate}, weights=weights, otherwise=mean
+        )
+        return got.rows, {**state, "mean": got.rows, "counts": counts}
+
+    def server(self, node: Node, state: State) -> Server:
+        """Flip the coin of all teams at every iteration, and have everybody up to date at the end."""
+        smooth = state["smoothness"] if self.smoothness == "auto" else torch.full_like(state["smoothness"], self.smoothness)
+        if not bool(smooth):
+            smooth = yield from mixing.largest({"estimate": 1}, smooth)
+            if not bool(smooth):
+                return state  # nobody answered yet
+        pulls = mixing.Pulls.on(node.tree, self.lam, self.gamma)
+        coins = self.coins(node.tree, pulls, float(smooth))
+        eta = 0.5 / max(coins.terms(pulls, float(smooth))) if self.eta == "auto" else self.eta
+        plan: dict[str, Any] = {name: PerChild(torch.from_numpy(gain)) for name, gain in coins.gains(pulls).items()}
+        plan |= {"within": PerChild(torch.from_numpy(coins.within)), "eta": eta / (1 + self.decrease * node.round)}
+        if (coins.within == coins.within[0]).all():
+            plan["local"] = float(coins.gains(pulls)["local"][0])  # one number, so that devices step in one product
+        fell = [node.uniform("between", i) < coins.between for i in range(self.iterations)]
+        counts, mean, first = state["counts"], state["model"], 0
+        for coin in fell:
+            counts = mixing.count(counts, coin)
+        for last in [*(i for i, coin in enumerate(fell) if bool(coin)), self.iterations]:
+            ask = {"first": first, "last": last, "mean": mean, "mixed": float(first > 0), **plan}
+            got = yield Ask(ask, weights=pulls.weights, otherwise=mean)
+            mean, first = got.rows, last + 1
+        yield Ask({"mean": mean, "mix": PerChild(torch.from_numpy(pulls.mix))}, otherwise=mean)
+        return {"model": mean, "counts": counts, "smoothness": smooth}
+
+
+@settings
+class L2GD(CoinTree):
+    """Async-L2GD: every team flips its own coin, with the probabilities that need the fewest iterations."""
+
+    name: ClassVar[str] = "l2gd"
+
+    between: Literal["auto"] | Chance = "auto"  # p_0; auto: Corollary 3.6
+    within: Literal["auto"] | Chance | dict[str, Chance] = "auto"  # p_i, also by team name; auto: Corollary 3.6
+
+    def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
+        """Return the coins of Corollary 3.6, or those that were set."""
+        return mixing.Coins.fair(tree, pulls, smoothness, self.between, self.within)

@@ -1,0 +1,34 @@
+"""The single-coin variant of Async-L2GD, which its experiments use: all devices step, or all average.
+
+It minimises what `palmette.algorithms.l2gd` does. At every iteration one coin decides for everybody: with chance ``between``
+every device moves to ``w_i = a_i tb + (1 - a_i) tb_i``, else it takes a local step. That is Algorithm 1 with ``p_i = 0`` and
+``tau_i = 1``, and runs as such. The released code also stops when the local gradients vanish; at a minimiser with pulls they do
+not, so the test never fires and is left out. Its losses are sums over a device's samples where ours are means: with m samples
+its eta of 1e-4 and pull of 1 are an eta of m * 1e-4 and a pull of 1 / m here.
+
+Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters, section 6.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from palmette.algorithms.l2gd import CoinTree
+from palmette.algorithms import mixing
+from palmette.settings import settings
+from palmette.tree import Tree
+
+
+@settings
+class L2GDCoin(CoinTree):
+    """Async-L2GD with a single coin: all devices take a local step, or all average."""
+
+    name: ClassVar[str] = "l2gd-coin"
+
+    between: Annotated[float, Field(gt=0, lt=1)] = 0.1  # p
+
+    def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
+        """Return the one coin; teams have none of their own."""
+        return mixing.Coins.fair(tree, pulls, smoothness, self.between, 0.0)

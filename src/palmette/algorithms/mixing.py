@@ -1,0 +1,208 @@
+"""What the methods with coins share: pulls, mixing weights, probabilities, and how curved the losses are.
+
+All of them minimise (2.1) of the paper below. With ``c_ij`` the pull of a device and ``a_i`` the mixing weight of a team,
+
+    sum_ij f_ij(theta_ij) + (1 - a_i) c_ij / 2 |theta_ij - tb_i|^2 + a_i c_ij / 2 |theta_ij - tb|^2,
+
+where ``tb_i`` is the mean of a team's devices weighted by ``c_ij`` and ``tb`` that of all devices weighted by ``a_i c_ij``. It
+has the minimiser of PerMFL's objective with the same ``lam`` and ``gamma`` where teams are of one size: ``c_ij = lam``, a
+team pulls with ``m_i = N_i gamma``, ``a_i = m_i / (m_i + sum_j c_ij)``, and then ``x = tb`` and ``w_i = a_i tb + (1 - a_i) tb_i``.
+
+Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from palmette.errors import BadInput
+from palmette.protocol import Ask, Device, Node, Replies, Setting, State
+from palmette.store import Store
+from palmette.tree import Tree
+
+Floats = NDArray[np.float64]
+Chance = Literal["auto"] | float | dict[str, float]
+
+PAPER = "Lyu, Hanzely, Kolar: Personalized Federated Learning with Multiple Known Clusters"
+COUNTS = 3  # numbers in a row of counts: raw, coalesced, and how the last coin fell
+
+
+@dataclass(frozen=True, eq=False)
+class Pulls:
+    """Who pulls how strongly.
+
+    Attributes:
+        device: ``c_ij`` of every device.
+        mix: ``a_i`` of every team.
+        total: ``sum_j c_ij`` of every team.
+        strongest: ``max_j c_ij`` of every team.
+    """
+
+    device: Floats
+    mix: Floats
+    total: Floats
+    strongest: Floats
+
+    @staticmethod
+    def on(tree: Tree, lam: Setting, gamma: Setting) -> Pulls:
+        """Read the pulls of a tree off the settings: ``lam`` of devices to teams, ``gamma`` of teams to the server."""
+        first = tree.offsets[0][:-1]
+        device = _by_node(tree, 0, lam)
+        total = np.add.reduceat(device, first)
+        strength = _by_node(tree, 1, gamma) * np.diff(tree.offsets[0])
+        return Pulls(device, strength / (strength + total), total, np.maximum.reduceat(device, first))
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the teams' means in ``tb``; of the teams themselves where nothing draws them together."""
+        joint = self.mix * self.total
+        return torch.from_numpy(joint if joint.any() else self.total)
+
+
+def _by_node(tree: Tree, tier: int, setting: Setting) -> Floats:
+    if not isinstance(setting, Mapping):
+        return np.full(tree.size(tier), float(setting))
+    if missing := set(tree.names(tier)) - set(setting):
+        raise BadInput(f"a setting by name leaves out {min(missing)!r} of tier {tier}; give a value for every node")
+    values = np.empty(tree.size(tier))
+    for name, value in setting.items():
+        values[tree.find(tier, name)] = value
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class Coins:
+    """How likely averaging is, and how between and within rounds share the pull to the teams' means.
+
+    Attributes:
+        between: ``p_0``, the chance of an average over all teams.
+        within: ``p_i``, the chance of an average in a team when there is none over all.
+        tau: ``tau_i``, the part of the pull to the team's mean that is left to the averages over all.
+    """
+
+    between: float
+    within: Floats
+    tau: Floats
+
+    @staticmethod
+    def fair(tree: Tree, pulls: Pulls, smoothness: float, between: Chance = "auto", within: Chance = "auto") -> Coins:
+        """Choose by Corollary 3.6 what is not given; tau follows by Proposition 3.3.
+
+        Args:
+            tree: The tree.
+            pulls: Who pulls how strongly.
+            smoothness: ``L`` of the devices' losses (of single samples where the method samples).
+            between: ``p_0``.
+            within: ``p_i``, also by the name of the team.
+        """
+        c1, c2 = float((pulls.mix * pulls.strongest).max()), float(((1 - pulls.mix) * pulls.strongest).max())
+        joint = 2 * c1 / (2 * c1 + max(0.0, c2 - c1) + smoothness) if isinstance(between, str) else between
+        apart = max(0.0, c2 - c1) / (max(0.0, c2 - c1) + smoothness) if isinstance(within, str) else within
+        assert not isinstance(joint, dict)
+        chance = _by_node(tree, 1, apart)
+        either = joint + 2 * (1 - joint) * chance
+        # Without any averaging in a team its mean is drawn upon by the averages over all teams alone.
+        tau = np.where(chance > 0, joint / np.where(either > 0, either, 1.0), 1.0)
+        if (joint == 0 and pulls.mix.any()) or (either == 0).any():
+            raise BadInput("between = 0 leaves a pull that no coin ever serves; set between above 0, or gamma = 0 and within")
+        return Coins(joint, chance, tau)
+
+    def terms(self, pulls: Pulls, smoothness: float) -> tuple[float, float, float]:
+        """Return the three terms whose largest is the expected smoothness of Theorem 3.5 (``Lc``)."""
+        shared = 2 / self.between * (pulls.mix * pulls.strongest).max() if self.between else 0.0
+        own = 2 * (1 - pulls.mix) * pulls.strongest / (self.between + 2 * (1 - self.between) * self.within)
+        local = smoothness / (1 - self.between) / (1 - self.within)
+        return float(shared), float(own.max()), float(local.max())
+
+    def gains(self, pulls: Pulls, printed: bool = False) -> dict[str, Floats]:
+        """Return how far one iteration of each kind moves, for a step and a pull of one.
+
+        ``joint`` is the step of an average over all teams, ``share`` the part of its centre that is the mean of all (the
+        rest is the team's), ``apart`` the step of an average within the team, ``local`` that of a local iteration.
+
+        Args:
+            pulls: Who pulls how strongly.
+            printed: Leave out the pull to the team's mean in averages over all, as (4.1) is printed: a biased estimator.
+        """
+        rest = 1 - pulls.mix
+        joint = pulls.mix + (0 if printed else self.tau) * rest
+        return {
+            "joint": joint / self.between if self.between else np.zeros_like(joint),
+            "share": pulls.mix / np.where(joint > 0, joint, 1.0),
+            "apart": (1 - self.tau) * rest / np.where(self.within > 0, (1 - self.between) * self.within, np.inf),
+            "local": 1 / ((1 - self.between) * (1 - self.within)),
+        }
+
+
+def largest(message: Any, like: Tensor) -> Generator[Any, Replies, Tensor]:
+    """Ask the children and return the largest answer per node and column; ``like`` where nobody answered."""
+    got = yield Ask(message, reduce="stack")
+    if not len(got.positions):
+        return like
+    where = got.parents[:, None].to(like.device).expand_as(got.rows)
+    return like.scatter_reduce(0, where, got.rows, "amax", include_self=False)
+
+
+def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | float = 0.0) -> Tensor:
+    """Return the largest curvature ``(n, 1)`` of each device's loss at some rows, by power iteration on full gradients.
+
+    With a ``shift`` at or above it, it returns the largest eigenvalue of ``shift - Hessian`` instead: shift minus the smallest
+    curvature.
+    """
+    base = node.gradient(at)
+    scale = 0.1 * at.norm(dim=1, keepdim=True).clamp(min=1.0)  # large enough for a difference of float32 gradients
+    size = base.norm(dim=1, keepdim=True)
+    direction = torch.where(size > 0, base, 1.0)
+    for _ in range(iterations):
+        direction = direction / direction.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        image = (node.gradient(at + scale * direction) - base) / scale
+        direction = shift * direction - image if isinstance(shift, Tensor) else image
+        size = direction.norm(dim=1, keepdim=True)
+    return size
+
+
+def count(counts: Tensor, fell: Tensor) -> Tensor:
+    """Count coins ``(n,)`` that fell: all, and those not preceded by a coin of the same kind (Proposition 3.2)."""
+    raw, coalesced, before = counts.unbind(1)
+    now = fell.to(counts.dtype)
+    return torch.stack([raw + now, coalesced + now * (1 - before), now], 1)
+
+
+def exchange_counts(stores: Sequence[Store]) -> dict[str, list[int]]:
+    """Return the averages a run asked for, one number for the server and one per team.
+
+    Args:
+        stores: The stores of a simulation (`Simulation.stores`).
+
+    Returns:
+        ``between_raw``, ``between_coalesced``, ``within_raw``, ``within_coalesced``. Raw counts every average; coalesced leaves
+        out those that follow another of their kind, when the mean is still known. What really crossed the links is in
+        the ledger.
+    """
+    rows = {"between": stores[2].rows["counts"], "within": stores[1].rows["counts"]}
+    kinds = ("raw", "coalesced")
+    return {f"{name}_{kind}": value[:, k].tolist() for name, value in rows.items() for k, kind in enumerate(kinds)}
+
+
+def no_counts() -> Tensor:
+    """Return a row of counts before anything happened."""
+    return torch.zeros(COUNTS, dtype=torch.int64)
+
+
+def settled(message: Any, state: State) -> State:
+    """Return a team's state at the end of a round, when the mean of all has come: its model lies between the two means."""
+    mix = message["mix"].to(state["mean"])[:, None]
+    return {**state, "model": mix * message["mean"] + (1 - mix) * state["mean"]}
+
+
+def weights_of(node: Node, pull: Setting, like: Tensor) -> Tensor | None:
+    """Return the weights of a stack's children in its mean: their own pulls; none where all are equal."""
+    chosen = node.theirs(pull, like)
+    return chosen.flatten() if isinstance(chosen, Tensor) else None

@@ -1,0 +1,159 @@
+"""A benchmark for people: tables for a terminal of 80 columns, and a plot."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from palmette.bench.run import Benchmark
+from palmette.errors import PalmetteError
+
+_COLOURS = {"limit": "#999999", "limit-chunked": "#999999", "fused": "#0072B2", "simulator": "#56B4E9"}
+_PALMETTE, _OTHERS = "#009E73", "#D55E00"
+_OTHER_ENGINES = ("plain", "plain-loader", "pfl")
+
+
+def report(made: Benchmark) -> RenderableType:
+    """Show a run: speeds, populations, promises, machine."""
+    names = dict.fromkeys(row["workload"] for row in made.rows)
+    parts: list[RenderableType] = [
+        speeds(name, [row for row in made.rows if row["workload"] == name]) for name in names
+    ]
+    if made.scaling:
+        parts.append(populations(made.scaling))
+    if made.figures:
+        parts.append(promises(made.figures))
+    parts.append(_facts(made))
+    return Group(*(Padding(part, (0, 0, 1, 0)) for part in parts))
+
+
+def speeds(name: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """Show every engine's speed on one workload and how the fused learner compares."""
+    table = _table(name, "threads", "steps/s", "+/-", "of limit", "fused is", "notes")
+    for row in rows:
+        notes = [f"{row['speed_up']:.2f}x one thread"] if row["speed_up"] is not None else []
+        notes += [f"overhead {row['overhead']:.1%}"] if row["overhead"] is not None else []
+        table.add_row(
+            Text(row["engine"], style="bold" if row["engine"] == "fused" else ""),
+            str(row["threads"]),
+            _speed(row["device_steps_per_second"]),
+            f"{row['spread'] / 2:.0%}",
+            "" if row["ratio_to_limit"] is None else f"{row['ratio_to_limit']:.3f}",
+            _times(row),
+            ", ".join(notes),
+        )
+    return table
+
+
+def populations(rows: Sequence[dict[str, Any]]) -> Table:
+    """Show the speed over growing populations."""
+    table = _table("simulator, mclr 60-10", "taking part", "steps/s", "+/-", "time per step")
+    for row in rows:
+        ratio = row["time_ratio_to_1000"]
+        table.add_row(
+            f"{row['devices']:,} devices",
+            f"{row['participants']:,}",
+            _speed(row["device_steps_per_second"]),
+            f"{row['spread'] / 2:.0%}",
+            "" if ratio is None else f"{ratio:.2f}x of 1,000's",
+        )
+    return table
+
+
+def promises(found: Sequence[dict[str, Any]]) -> Table:
+    """Show what is promised beside what was measured."""
+    table = _table("promise", "bound", "measured", "")
+    for figure in found:
+        verdict = Text("met", "green") if figure["met"] else Text("not met", "bold red")
+        bound = f"{'at most' if figure['at_most'] else 'at least'} {figure['bound']:g}"
+        table.add_row(figure["figure"], bound, f"{figure['measured']:.3g}", verdict)
+    return table
+
+
+def _facts(made: Benchmark) -> Text:
+    facts = made.machine
+    lines = [
+        f"{facts['processor']}, {facts['cores']} cores, load {facts['load']} at the start; torch {facts['torch']}",
+        f"{made.clock} time; medians over repeats, ratios within a repeat; +/- half the distance of the quartiles",
+        *made.notes,
+    ]
+    return Text("\n".join(lines), style="dim")
+
+
+def _table(first: str, *names: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table.add_column(first)
+    for name in names:
+        table.add_column(name, justify="left" if name in ("notes", "") else "right", no_wrap=True)
+    return table
+
+
+def _speed(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _times(row: dict[str, Any]) -> str:
+    """Write how many times as fast as an engine the fused learner is; a limit has no such number."""
+    ratio = row["fused_ratio"]
+    if ratio is None or row["engine"] in ("limit", "limit-chunked", "fused"):
+        return ""
+    return f"{ratio:.3g}x"
+
+
+def plot(made: Benchmark, path: Path) -> Path:
+    """Draw one panel per workload, one bar per engine, on a logarithmic axis.
+
+    Args:
+        made: What to draw.
+        path: Where to write the PNG.
+    """
+    names = list(dict.fromkeys(row["workload"] for row in made.rows))
+    columns = min(3, len(names))
+    lines = -(-len(names) // columns)
+    bars = max(sum(row["workload"] == name for row in made.rows) for name in names)
+    figure = Figure(figsize=(4.6 * columns, (0.34 * bars + 1.1) * lines), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, name in zip(panels, names, strict=False):
+        _bars(axes, name, [row for row in made.rows if row["workload"] == name])
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    figure.supxlabel("device-steps per second (logarithmic; line: quartiles)", fontsize=10)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(part, format="png")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PalmetteError(f"cannot write {path}: {error.strerror}") from None
+    return path
+
+
+def _bars(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
+    labels = [row["engine"] + (f", {row['threads']} threads" if row["threads"] > 1 else "") for row in rows]
+    values = [row["device_steps_per_second"] for row in rows]
+    colours = [_COLOURS.get(row["engine"], _OTHERS if row["engine"] in _OTHER_ENGINES else _PALMETTE) for row in rows]
+    places = range(len(rows))
+    axes.barh(places, values, color=colours, height=0.72)
+    axes.hlines(places, [row["low"] for row in rows], [row["high"] for row in rows], color="#222222", linewidth=1.6)
+    axes.set_xscale("log")
+    floor = 10 ** (len(str(int(max(1, min(values))))) - 1) / 2
+    axes.set_xlim(floor, max(values) * 6)
+    for place, row in zip(places, rows, strict=True):
+        axes.text(row["high"] * 1.15, place, _speed(row["device_steps_per_second"]), va="center", fontsize=8.5)
+    axes.set_yticks(places, labels, fontsize=9)
+    axes.invert_yaxis()
+    axes.set_title(name, fontsize=11, fontweight="bold")
+    axes.grid(axis="x", alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

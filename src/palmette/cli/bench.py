@@ -1,0 +1,90 @@
+"""The command ``palmette bench``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from palmette.cli import options
+from palmette.cli.failures import one_line_errors, print_json
+
+
+class Clock(StrEnum):
+    """What measures time."""
+
+    wall = "wall"
+    cpu = "cpu"
+
+
+def bench(
+    workload: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as mclr-784-10; repeat it.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as fused; repeat it.")
+    ] = None,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="Threads of the simulator; repeat it. [dim](default: 1 and all cores)[/dim]"),
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(metavar="R", help="Turns of every engine. [dim](default: 7)[/dim]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Two short turns: a look, not a measurement.")] = False,
+    scaling: Annotated[bool, typer.Option("--scaling", help="Also from 40 to 100,000 devices.")] = False,
+    clock: Annotated[
+        Clock, typer.Option(help="Wall time, or processor time, which a busy machine disturbs less.")
+    ] = Clock.wall,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the speeds into this PNG.")] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure how fast devices take their steps, beside what others do.
+
+    [bold]Example:[/bold]  palmette bench --workload mclr-784-10 --plot bench.png
+
+    Engines take turns; numbers are medians, ratios are taken turn by turn.
+    """
+    with one_line_errors():
+        from rich.console import Console
+
+        from palmette.bench import CROWDS, QUICK, Timing, benchmark
+        from palmette.bench.show import plot as draw
+        from palmette.bench.show import report
+        from palmette.errors import BadInput
+
+        if plot is not None and not plot.parent.is_dir():
+            raise BadInput(f"--plot {plot}: there is no folder {plot.parent}")
+        base = QUICK if quick else Timing()
+        timing = Timing(base.repeats if repeats is None else repeats, base.seconds)
+        screen = Console(stderr=True, highlight=False, quiet=quiet)
+        with screen.status("starting") as status:
+            last = ""
+
+            def tell(what: str, about: str) -> None:
+                nonlocal last
+                status.update(f"{what}: {about}")
+                if not screen.is_terminal and what != last:
+                    screen.print(f"bench: {what}", markup=False)
+                    last = what
+
+            made = benchmark(
+                workload,
+                engine,
+                threads,
+                timing=timing,
+                clock=clock.value,
+                crowds=CROWDS if scaling else (),
+                tell=tell,
+            )
+        if plot is not None:
+            draw(made, plot)
+        if json:
+            print_json(made.as_json())
+            return
+        Console(highlight=False).print(report(made))
+        if plot is not None:
+            typer.echo(f"plot: {plot}")

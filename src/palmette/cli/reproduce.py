@@ -1,0 +1,30 @@
+"""The command ``palmette reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from palmette.cli import options
+from palmette.cli.failures import one_line_errors, print_json
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="See: palmette list experiments")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where tables and plots go.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Run a published experiment again, with the paper's numbers beside.
+
+    [bold]Example:[/bold]  palmette reproduce l2gd-table1
+    """
+    with one_line_errors():
+        from palmette.reproduce import run
+
+        found = run(name, out=out)
+        if json:
+            print_json({key: value for key, value in found.items() if key != "text"})
+        else:
+            typer.echo(found["text"])

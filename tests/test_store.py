@@ -1,0 +1,284 @@
+"""The store: rows in memory or on disk, taken up only where they are written, kept by checkpoints piece by piece."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+import palmette.runs.config
+import palmette.store
+from palmette.errors import PalmetteError, ProtocolError
+from palmette.runs import execute, make_config, resume, run, tensors
+from palmette.runs.folder import CHECKPOINT, Folder
+from palmette.simulate import Simulation
+from palmette.store import Store
+from palmette.task import make_task
+from problems import regression, simulate, task_of
+from test_contract import TABLE, assert_same
+from test_runs import DIGITS, Killer, contents, wait_for_checkpoint
+
+INITIAL = {"model": torch.tensor([1.0, 2.0, 3.0]), "control": torch.tensor([7.0], dtype=torch.float64)}
+SIZE = 50
+# Devices that keep a model, nothing, two rows of different use, a model that only they have.
+some_algorithms = pytest.mark.parametrize("name", ["permfl", "fedavg", "scaffold", "local"])
+
+
+@pytest.fixture(params=["memory", "disk"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
+    return tmp_path / "store" if request.param == "disk" else None
+
+
+def rows_of(count: int, start: float = 0.0) -> dict[str, Tensor]:
+    values = start + torch.arange(float(count))
+    return {"model": values[:, None].repeat(1, 3), "control": -values[:, None].double()}
+
+
+# -- reading and writing -----------------------------------------------------------------------------------------------
+
+
+def test_nodes_that_never_took_part_have_the_initial_row(folder: Path | None) -> None:
+    store = Store(SIZE, INITIAL, folder)
+    ids = torch.tensor([3, 4, 30])
+    store.write(ids, rows_of(3, 10.0), 5)
+    found = store.read(torch.tensor([2, 3, 4, 29, 30]))
+    assert found["model"][:, 0].tolist() == [1, 10, 11, 1, 12]
+    assert found["model"][0].tolist() == [1, 2, 3]
+    assert found["control"][:, 0].tolist() == [7, -10, -11, 7, -12]
+    assert found["control"].dtype == torch.float64
+    assert store.last[ids].tolist() == [5, 5, 5]
+    assert int((store.last >= 0).sum()) == 3
+
+
+def test_what_is_read_is_a_copy(folder: Path | None) -> None:
+    store = Store(SIZE, INITIAL, folder)
+    store.write(torch.arange(SIZE), rows_of(SIZE), 0)
+    for ids in (torch.arange(4), torch.tensor([1, 40])):
+        store.read(ids)["model"].zero_()
+    assert store.read(torch.arange(SIZE))["model"][:, 0].tolist() == list(range(SIZE))
+    Store(SIZE, INITIAL, folder).read(torch.arange(2))["model"].zero_()
+    assert INITIAL["model"].tolist() == [1, 2, 3]
+
+
+def test_a_program_that_keeps_other_rows_than_it_declared_is_refused(folder: Path | None) -> None:
+    with pytest.raises(ProtocolError, match=r"declared \['control', 'model'\]"):
+        Store(SIZE, INITIAL, folder).write(torch.arange(1), {"model": torch.zeros(1, 3)}, 0)
+
+
+def test_nodes_that_keep_nothing_need_no_file(tmp_path: Path) -> None:
+    store = Store(SIZE, {}, tmp_path / "store")
+    store.write(torch.arange(2), {}, 0)
+    assert store.read(torch.arange(3)) == {}
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_on_disk_takes_room_only_for_rows_that_were_written(tmp_path: Path) -> None:
+    store = Store(100_000, {"model": torch.ones(610)}, tmp_path, prefix="store-0")
+    few = torch.arange(0, 100_000, 1_000)
+    store.write(few, {"model": torch.rand(100, 610)}, 0)
+    store.read(torch.arange(100_000)[:5_000])
+    file = tmp_path / "store-0-model.bin"
+    with open(file) as opened:
+        os.fsync(opened.fileno())
+    assert store.files == [file]
+    assert file.stat().st_size == store.nbytes == 100_000 * 610 * 4
+    assert file.stat().st_blocks * 512 < 2 << 20
+
+
+def test_what_a_killed_run_left_behind_is_not_read(tmp_path: Path) -> None:
+    old = Store(SIZE, INITIAL, tmp_path)
+    old.write(torch.arange(SIZE), rows_of(SIZE, 5.0), 0)
+    new = Store(SIZE, INITIAL, tmp_path)
+    assert not bool(new.rows["model"].any())
+    assert old.read(torch.arange(1))["model"].tolist() == [[5, 5, 5]]
+
+
+def test_removed_files_are_gone_and_the_rows_still_there(tmp_path: Path) -> None:
+    store = Store(SIZE, INITIAL, tmp_path)
+    store.write(torch.arange(SIZE), rows_of(SIZE), 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store-control.bin", "store-model.bin"]
+    store.remove()
+    store.remove()
+    assert not list(tmp_path.iterdir())
+    assert store.read(torch.tensor([9]))["model"].tolist() == [[9, 9, 9]]
+
+
+def test_too_small_a_disk_is_told_before_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(palmette.store.shutil, "disk_usage", lambda path: SimpleNamespace(free=(1 << 30) + 100))
+    with pytest.raises(PalmetteError, match=r"may grow to .* set engine\.store = 'memory'"):
+        Store(SIZE, INITIAL, tmp_path).prepare()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PalmetteError, match="cannot keep rows in"):
+        Store(SIZE, INITIAL, tmp_path / "file" / "store").prepare()
+
+
+@pytest.mark.parametrize("block", [1, 40, 1 << 20])
+@pytest.mark.parametrize("who", [[], [0], [2, 3, 17, 49], list(range(SIZE))])
+def test_written_rows_go_over_to_another_store(
+    who: list[int], block: int, folder: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(palmette.store, "_BLOCK", block)
+    one, other, third = Store(SIZE, INITIAL), Store(SIZE, INITIAL, folder), Store(SIZE, INITIAL, folder, prefix="third")
+    if who:
+        one.write(torch.tensor(who), rows_of(len(who), 3.0), 2)
+    pieces = {name: one.written(name) for name in INITIAL}
+    assert pieces["model"].shape == (len(who), 3)
+    other.restore(one.last, {name: torch.cat(list(piece)) for name, piece in pieces.items()})
+    third.restore(one.last, pieces)
+    for store in (other, third):
+        assert torch.equal(store.last, one.last)
+        for name, rows in store.rows.items():
+            assert torch.equal(rows, one.rows[name])
+
+
+# -- simulations -------------------------------------------------------------------------------------------------------
+
+
+@some_algorithms
+def test_a_store_on_disk_changes_no_bit(name: str, tmp_path: Path) -> None:
+    method = TABLE[name]
+    population = regression([3, 2, 4], unequal=True)
+    assert_same(
+        *(
+            simulate(method, population, 3, dtype=torch.float32, chunk=2, threads=3, store=place)
+            for place in ("memory", tmp_path)
+        )
+    )
+    keeps = bool(method.keeps(population.tree, 0, torch.ones(3)))
+    assert bool(list(tmp_path.glob("store-0-*.bin"))) == keeps
+
+
+def test_only_what_devices_keep_lies_on_disk(tmp_path: Path) -> None:
+    population = regression("2x2")
+    simulation = Simulation(TABLE["permfl"], population, task_of(population), rounds=1, store=str(tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+    simulation.step()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["store-0-model.bin"]
+
+
+def test_a_state_goes_over_from_memory_to_disk_without_a_file_between(tmp_path: Path) -> None:
+    population = regression([3, 2, 4], unequal=True)
+    whole = simulate("permfl", population, 3)
+    first = simulate("permfl", population, 2)
+    second = Simulation(first.algorithm, population, task_of(population), rounds=3, dtype=torch.float64, store=tmp_path)
+    second.restore(first.state())
+    second.step()
+    assert_same(second, whole)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@some_algorithms
+def test_a_run_killed_with_its_store_on_disk_resumes_to_the_bytes_of_one_in_memory(name: str, tmp_path: Path) -> None:
+    method = TABLE[name]
+    population = regression([3, 2, 4], unequal=True)
+    task = make_task("linear", population.shape, None)
+    given: dict[str, Any] = {"rounds": 4, "seed": 3, "evaluate_every": 1, "participation": {"devices": "pass 1"}}
+    whole = run(method, population, task, out=tmp_path / "whole", store="memory", **given)
+    with pytest.raises(ZeroDivisionError):
+        run(method, population, task, out=tmp_path / "cut", observer=Killer(2), store="disk", **given)
+    assert (tmp_path / "cut" / CHECKPOINT).exists()
+    resumed = resume(tmp_path / "cut", method=method, population=population, task=task)
+    assert resumed.config.engine.store == "disk"
+    assert contents(resumed.folder) == contents(whole.folder)
+    assert not list(resumed.folder.glob("store-*"))
+
+
+SCRIPT = """
+from palmette.runs import execute, make_config
+execute(make_config({config!r}), {out!r})
+"""
+
+
+def test_a_process_killed_with_its_store_on_disk_resumes_to_the_very_same_bytes(tmp_path: Path) -> None:
+    config = {**DIGITS, "rounds": 40, "evaluate_every": 20, "engine": {"store": "disk"}}
+    script = SCRIPT.format(config=config, out=str(tmp_path / "cut"))
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(process, tmp_path / "cut")
+    time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    file = tmp_path / "cut" / "store-0-model.bin"
+    assert file.exists()
+    file.write_bytes(bytes([255]) * file.stat().st_size)  # it is working space: nothing in it may matter
+    whole = execute(make_config({**config, "engine": {"store": "memory"}}), tmp_path / "whole")
+    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize(("limit", "place"), [(10 * 650 * 4, "memory"), (10 * 650 * 4 - 1, "disk")])
+def test_rows_go_to_disk_by_themselves_when_they_are_many(
+    limit: int, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(palmette.runs.config, "_IN_MEMORY", limit)
+    config = make_config(DIGITS)
+    assert config.engine.store == "auto"
+    population = config.population()
+    chosen = config.store(config.method(), population, config.task(population), tmp_path)
+    assert chosen == ("memory" if place == "memory" else tmp_path)
+
+
+def test_a_checkpoint_holds_the_rows_of_those_who_took_part(tmp_path: Path) -> None:
+    population = regression([3, 2, 4])
+    simulation = simulate("permfl", population, 1)
+    simulation.stores[0].last[2:] = -1
+    folder = Folder.create(tmp_path / "run")
+    folder.save_checkpoint(simulation.state(), {"every": 3})
+    kept = folder.load_checkpoint()
+    assert kept is not None
+    assert kept[1] == {"every": 3}
+    assert torch.equal(kept[0]["rows/0/model"], simulation.stores[0].rows["model"][:2])
+
+
+# -- files of tensors --------------------------------------------------------------------------------------------------
+
+
+def test_tensors_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    kinds = [
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+        torch.bool,
+    ]
+    given = {f'name {i} "ü"\n': torch.rand(i % 3, 5).mul(9).to(kind) for i, kind in enumerate(kinds)}
+    given |= {"scalar": torch.tensor(2.0), "none": torch.zeros(0, 3), "another": torch.rand(4)}
+    about = {"nodes": ["north", "süd", 'a"b'], "model": {"shape": [1, 2]}}
+    file = io.BytesIO()
+    tensors.write(file, given, tensors.whole(given), about)
+    assert file.getvalue() == save(given, {"about": json.dumps(about)})
+    path = tmp_path / "tensors"
+    path.write_bytes(b"skipped" + b"." + file.getvalue())
+    found, told = tensors.read(path, skip=8)
+    assert told == about
+    assert found.keys() == given.keys()
+    assert all(torch.equal(value, given[name]) for name, value in found.items())
+
+
+def test_chunks_of_lines_may_come_in_any_order() -> None:
+    whole = {"a": torch.rand(10, 2, 3), "b": torch.rand(10)}
+    chunks = [(name, first, value[first : first + 4]) for first in (8, 0, 4) for name, value in whole.items()]
+    file = io.BytesIO()
+    tensors.write(file, whole, chunks, {})
+    assert file.getvalue() == save(whole, {"about": "{}"})

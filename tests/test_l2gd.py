@@ -230,7 +230,7 @@ def test_other_depths_and_missing_names_are_refused() -> None:
 
 def test_exchanges_follow_proposition_3_2_raw_and_coalesced() -> None:
     population = one_sample_each([1.0, 3.0, 8.0], [2, 1])
-    p, q, rounds, length = 0.3, 0.4, 2, 800
+    p, q, rounds, length = 0.3, 0.4, 2, 600
     method = L2GD(lam=0.5, gamma=0.25, between=p, within=q, smoothness=1.0, iterations=length)
     simulation = simulate(method, population, rounds, threads=1)
     counts, total = exchange_counts(simulation.stores), rounds * length
@@ -275,7 +275,7 @@ def test_a_decreasing_step_and_permfl_end_at_the_minimiser_of_one_objective() ->
         PerMFL(**pulls, alpha=0.5, local_steps=30, team_steps=10, batch_size="full"), population, 40, threads=1
     )
     l2gd = simulate(L2GD(**pulls, decrease=1.0), population, 30, threads=1)
-    for simulation, error in ((permfl, 1e-7), (l2gd, 0.05)):
+    for simulation, error in ((permfl, 1e-6), (l2gd, 0.05)):
         models = simulation.team_models()
         assert models is not None
         found = simulation.stores[0].rows["model"], models, simulation.model()[None]
@@ -294,7 +294,7 @@ def test_a_constant_step_ends_in_a_ball_that_shrinks_with_it_and_keeps_the_bound
     noise += 2 * (2 / 3) ** 2 / (p + 2 * (1 - p) * q) * np.square(0.5 * (theta - own)).sum()
     noise += np.square(theta - [[1.0], [3.0], [8.0]]).sum() / ((1 - p) * (1 - q))
     errors = {}
-    for eta, length in ((1 / 3, 10), (1 / 48, 40)):
+    for eta, length in ((1 / 3, 6), (1 / 48, 24)):
         simulation = Simulation(
             L2GD(lam=0.5, gamma=0.25, smoothness=1.0, eta=eta, iterations=length),
             *(population, task_of(population)),

@@ -96,26 +96,26 @@ class AL2SGD(Algorithm):
             if message["refreshed"]:
                 yield Ask({"anchor": state["model"]}, otherwise=state["model"])
             return None, state
-        delta, counts, weights = state["delta"], state["counts"], mixing.weights_of(node, self.lam, state["mean"])
+        delta, weights = state["delta"], mixing.weights_of(node, self.lam, state["mean"])
         gain, share = message["mixed"] * message["joint"], message["share"].to(delta)[:, None]
-        centre, steps = share * message["mean"] + (1 - share) * delta, torch.zeros(len(node), dtype=torch.int64)
+        centre = share * message["mean"] + (1 - share) * delta
         ask = {name: message[name] for name in ("eta", "a1", "a2", "b1", "b2")} | {"rate": message["local"]}
-        for i in range(message["first"], message["last"]):
-            meet = node.uniform("within", i) < message["within"]
-            counts = mixing.count(counts, meet)
-            if bool(meet.any()):
-                now = {**ask, "gain": gain, "centre": centre, "steps": steps, "delta": 1}
-                got = yield Ask(now, to=meet, weights=weights, otherwise=delta)
-                delta, gain = torch.where(meet[:, None], got.rows, delta), torch.where(meet, message["apart"], gain)
-                centre = torch.where(meet[:, None], delta, centre)
-            steps = torch.where(meet, 0, steps + 1)
-        last = {**ask, "gain": gain, "centre": centre, "steps": steps, "delta": message["delta"]}
-        got = yield Ask(last, weights=weights, otherwise=delta if message["delta"] else state["mean"])
-        return got.rows, {**state, "delta" if message["delta"] else "mean": got.rows, "counts": counts}
+        first, last = message["first"], message["last"]
+        fell, since = mixing.flips(node, "within", message["within"], first, last), torch.full((len(node),), first)
+        for i in fell.any(1).nonzero().flatten().tolist():
+            meet = fell[i]
+            now = {**ask, "gain": gain, "centre": centre, "steps": first + i - since, "delta": 1}
+            got = yield Ask(now, to=meet, weights=weights, otherwise=delta)
+            delta, gain = torch.where(meet[:, None], got.rows, delta), torch.where(meet, message["apart"], gain)
+            centre, since = torch.where(meet[:, None], delta, centre), torch.where(meet, first + i + 1, since)
+        now = {**ask, "gain": gain, "centre": centre, "steps": last - since, "delta": message["delta"]}
+        got = yield Ask(now, weights=weights, otherwise=delta if message["delta"] else state["mean"])
+        kept = {"delta" if message["delta"] else "mean": got.rows, "counts": mixing.count(state["counts"], fell)}
+        return got.rows, {**state, **kept}
 
     def server(self, node: Node, state: State) -> Server:
         """Flip the coins of all teams and of the reference, and have everybody up to date at the end."""
-        mean, counts, constants = state["model"], state["counts"], state["constants"]
+        mean, constants = state["model"], state["constants"]
         pulls = mixing.Pulls.on(node.tree, self.lam, self.gamma)
         settle = {"mix": PerChild(torch.from_numpy(pulls.mix))}
         if not bool(constants[0, 0]):
@@ -135,19 +135,19 @@ class AL2SGD(Algorithm):
         plan |= {"within": PerChild(torch.from_numpy(coins.within)), "local": float(gains["local"][0])}
         plan |= katyusha(max(coins.terms(pulls, smoothness)), smoothness + float(pulls.device.max()), convexity, self.refresh)
         shift, mixed, first = torch.zeros_like(mean), 0.0, 0
+        together = mixing.flips(node, "between", coins.between, 0, self.iterations)
+        renew = mixing.flips(node, "refresh", self.refresh, 0, self.iterations)
         for i in range(self.iterations):
-            together, renew = node.uniform("between", i) < coins.between, node.uniform("refresh", i) < self.refresh
-            counts, last = mixing.count(counts, together), i + 1 == self.iterations
-            if bool(together):
+            if bool(together[i]):
                 ask = {**plan, "first": first, "last": i, "mean": shift, "mixed": mixed, "delta": 1}
                 got = yield Ask(ask, weights=pulls.weights, otherwise=shift)
                 shift, mixed, first = got.rows, 1.0, i + 1
-            if bool(renew) or last:
+            if bool(renew[i]) or i + 1 == self.iterations:
                 ask = {**plan, "first": first, "last": i + 1, "mean": shift, "mixed": mixed, "delta": 0}
                 got = yield Ask(ask, weights=pulls.weights, otherwise=mean)
                 mean, mixed, first = got.rows, 0.0, i + 1
-                yield Ask({**settle, "mean": mean, "refreshed": int(renew)}, otherwise=mean)
-        return {"model": mean, "counts": counts, "constants": constants}
+                yield Ask({**settle, "mean": mean, "refreshed": int(renew[i])}, otherwise=mean)
+        return {"model": mean, "counts": mixing.count(state["counts"], together), "constants": constants}
 
 
 def katyusha(expected: float, smoothness: float, convexity: float, refresh: float) -> dict[str, float]:

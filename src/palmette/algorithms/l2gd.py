@@ -85,23 +85,21 @@ class CoinTree(Algorithm):
             return (yield from mixing.largest(message, state["mean"].new_zeros(len(node), 1))), state
         if "last" not in message:
             return None, mixing.settled(message, state)
-        mean, counts, weights = state["mean"], state["counts"], mixing.weights_of(node, self.lam, state["mean"])
+        mean, weights = state["mean"], mixing.weights_of(node, self.lam, state["mean"])
         gain, share = message["eta"] * message["mixed"] * message["joint"], message["share"].to(mean)[:, None]
-        centre, steps = share * message["mean"] + (1 - share) * mean, torch.zeros(len(node), dtype=torch.int64)
-        rate = message["eta"] * message["local"]
-        for i in range(message["first"], message["last"]):
-            meet = node.uniform("within", i) < message["within"]
-            counts = mixing.count(counts, meet)
-            if bool(meet.any()):
-                ask = {"gain": gain, "centre": centre, "steps": steps, "rate": rate}
-                got = yield Ask(ask, to=meet, weights=weights, otherwise=mean)
-                mean = torch.where(meet[:, None], got.rows, mean)
-                gain = torch.where(meet, message["eta"] * message["apart"], gain)
-                centre = torch.where(meet[:, None], mean, centre)
-            steps = torch.where(meet, 0, steps + 1)
-        got = yield Ask(
-            {"gain": gain, "centre": centre, "steps": steps, "rate": rate}, weights=weights, otherwise=mean
-        )
+        centre, rate = share * message["mean"] + (1 - share) * mean, message["eta"] * message["local"]
+        first, last = message["first"], message["last"]
+        fell, since = mixing.flips(node, "within", message["within"], first, last), torch.full((len(node),), first)
+        for i in fell.any(1).nonzero().flatten().tolist():
+            meet, steps = fell[i], first + i - since
+            ask = {"gain": gain, "centre": centre, "steps": steps, "rate": rate}
+            got = yield Ask(ask, to=meet, weights=weights, otherwise=mean)
+            mean = torch.where(meet[:, None], got.rows, mean)
+            gain = torch.where(meet, message["eta"] * message["apart"], gain)
+            centre, since = torch.where(meet[:, None], mean, centre), torch.where(meet, first + i + 1, since)
+        ask = {"gain": gain, "centre": centre, "steps": last - since, "rate": rate}
+        got = yield Ask(ask, weights=weights, otherwise=mean)
+        counts = mixing.count(state["counts"], fell)
         return got.rows, {**state, "mean": got.rows, "counts": counts}
 
     def server(self, node: Node, state: State) -> Server:
@@ -118,16 +116,14 @@ class CoinTree(Algorithm):
         plan |= {"within": PerChild(torch.from_numpy(coins.within)), "eta": eta / (1 + self.decrease * node.round)}
         if (coins.within == coins.within[0]).all():
             plan["local"] = float(coins.gains(pulls)["local"][0])  # one number, so that devices step in one product
-        fell = [node.uniform("between", i) < coins.between for i in range(self.iterations)]
-        counts, mean, first = state["counts"], state["model"], 0
-        for coin in fell:
-            counts = mixing.count(counts, coin)
-        for last in [*(i for i, coin in enumerate(fell) if bool(coin)), self.iterations]:
+        fell = mixing.flips(node, "between", coins.between, 0, self.iterations)
+        mean, first = state["model"], 0
+        for last in [*fell.any(1).nonzero().flatten().tolist(), self.iterations]:
             ask = {"first": first, "last": last, "mean": mean, "mixed": float(first > 0), **plan}
             got = yield Ask(ask, weights=pulls.weights, otherwise=mean)
             mean, first = got.rows, last + 1
         yield Ask({"mean": mean, "mix": PerChild(torch.from_numpy(pulls.mix))}, otherwise=mean)
-        return {"model": mean, "counts": counts, "smoothness": smooth}
+        return {"model": mean, "counts": mixing.count(state["counts"], fell), "smoothness": smooth}
 
 
 @settings

@@ -168,11 +168,19 @@ def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | fl
     return size
 
 
+def flips(node: Node, purpose: str, chance: Tensor | float, first: int, last: int) -> Tensor:
+    """Flip a coin of every node at the iterations ``first .. last - 1``: return how they fell ``(iterations, n)``."""
+    luck = [node.uniform(purpose, i) for i in range(first, last)]
+    return torch.stack(luck) < chance if luck else torch.zeros((0, len(node)), dtype=torch.bool)
+
+
 def count(counts: Tensor, fell: Tensor) -> Tensor:
-    """Count coins ``(n,)`` that fell: all, and those not preceded by a coin of the same kind (Proposition 3.2)."""
-    raw, coalesced, before = counts.unbind(1)
-    now = fell.to(counts.dtype)
-    return torch.stack([raw + now, coalesced + now * (1 - before), now], 1)
+    """Count the coins ``(iterations, n)`` that fell: all, and those not preceded by one of their kind (Proposition 3.2)."""
+    if not len(fell):
+        return counts
+    raw, coalesced, last = counts.unbind(1)
+    before = torch.cat([last[None].bool(), fell[:-1]])
+    return torch.stack([raw + fell.sum(0), coalesced + (fell & ~before).sum(0), fell[-1].long()], 1)
 
 
 def exchange_counts(stores: Sequence[Store]) -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ from palmette.bench import peer as peer_module
 from palmette.bench.engines import Lane
 from palmette.bench.figures import FIGURES, figures
 from palmette.bench.limit import products
+from palmette.bench.markdown import markdown
 from palmette.bench.measure import measure, paired, rows, turns
 from palmette.bench.run import Benchmark
 from palmette.bench.scaling import CROWDS, Crowd, scaling
@@ -174,6 +175,8 @@ def test_figures_hold_promises_against_the_rows() -> None:
         ]
     )
     assert [(entry["measured"], entry["met"]) for entry in found] == [(0.6, False), (1.6, True), (0.05, True)]
+    large = {"devices": 100_000, "time_ratio_to_1000": 1.4}
+    assert [(entry["measured"], entry["met"]) for entry in figures([], [large])] == [(1.4, False)]
     assert {figure.workload for figure in FIGURES} <= WORKLOADS.keys()
     assert {figure.engine for figure in FIGURES} <= ENGINES.keys()
 
@@ -201,6 +204,12 @@ def test_tables_fit_eighty_columns(made: Benchmark) -> None:
     assert "…" not in text
 
 
+def test_markdown_has_a_table_line_for_every_engine(made: Benchmark) -> None:
+    text = markdown(made)
+    assert text.count("\n| simulator, 2 threads |") == 2  # its speed and its ratio to the limit
+    assert f"torch {torch.__version__}" in text
+
+
 def test_the_plot_is_written_whole_or_not_at_all(made: Benchmark, tmp_path) -> None:
     path = plot(made, tmp_path / "bench.png")
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -212,12 +221,14 @@ def test_the_plot_is_written_whole_or_not_at_all(made: Benchmark, tmp_path) -> N
 def test_the_command_ends_with_one_line_of_json(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setitem(WORKLOADS, "tiny", TINY)
     options = ["--workload", "tiny", "--engine", "limit", "--engine", "fused", "--repeats", "1", "--quick", "--json"]
-    result = CliRunner().invoke(app, ["bench", *options, "--plot", str(tmp_path / "bench.png")])
+    files = ["--plot", str(tmp_path / "bench.png"), "--markdown", str(tmp_path / "bench.md")]
+    result = CliRunner().invoke(app, ["bench", *options, *files])
     assert result.exit_code == 0, result.output
     last = json.loads(result.stdout.splitlines()[-1])
     assert [row["engine"] for row in last["rows"]] == ["limit", "fused"]
     assert last["machine"]["torch"] == torch.__version__
     assert (tmp_path / "bench.png").exists()
+    assert "| fused |" in (tmp_path / "bench.md").read_text()
 
 
 def test_the_command_shows_a_table_and_refuses_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,9 @@ def dense(sample: hlm.Sample) -> Floats:
     def block(i: int) -> slice:
         return slice(i * d, (i + 1) * d)
 
-    pairs = [(i, n + int(j), 1 / s_d) for i, j in enumerate(sample.cluster)] + [(n + j, n + k, 1 / s_c) for j in range(k)]
+    pairs = [(i, n + int(j), 1 / s_d) for i, j in enumerate(sample.cluster)] + [
+        (n + j, n + k, 1 / s_c) for j in range(k)
+    ]
     for one, other, strength in pairs:
         for a, b in ((one, other), (other, one)):
             matrix[block(a), block(a)] += strength * eye
@@ -84,9 +86,7 @@ def test_local_training_with_few_samples_takes_the_shortest_solution() -> None:
 
 
 def test_cross_validation_follows_the_spread_of_the_clients() -> None:
-    close, wide = (
-        hlm.draw([6] * 4, samples=6, dimension=4, seed=7, spread=(s, s, 1.0)) for s in (0.01, 30.0)
-    )
+    close, wide = (hlm.draw([6] * 4, samples=6, dimension=4, seed=7, spread=(s, s, 1.0)) for s in (0.01, 30.0))
     assert hlm.choose_pull(close) > 1.5
     assert hlm.choose_pull(wide) < 0.3
 

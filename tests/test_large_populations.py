@@ -104,21 +104,23 @@ told(kept=made.stores[0].nbytes, steps=made.device_steps, took=int((made.stores[
 
 @linux_only
 @pytest.mark.parametrize(
-    ("tree", "features", "classes", "kind", "kept"),
+    ("tree", "features", "classes", "kind", "kept", "spare"),
     [
-        ("35x100", 784, 62, "torch.uint8", 3_500 * 48_670 * 4),
-        ("100x1000", 60, 10, "torch.float32", 100_000 * 610 * 4),
+        # 650 MiB are kept; the system's allocator holds on to some 200 of what chunks of such wide rows gave back.
+        ("35x100", 784, 62, "torch.uint8", 3_500 * 48_670 * 4, 400 * MEGABYTE),
+        # 233 MiB are kept.
+        ("100x1000", 60, 10, "torch.float32", 100_000 * 610 * 4, 160 * MEGABYTE),
     ],
 )
 def test_a_round_of_all_devices_takes_what_they_keep_and_little_more(
-    tree: str, features: int, classes: int, kind: str, kept: int
+    tree: str, features: int, classes: int, kind: str, kept: int, spare: int
 ) -> None:
     count = Tree.parse(tree).devices
     found = measured(_ROUND.format(tree=tree, features=features, classes=classes, kind=kind))
     assert found["kept"] == kept
     assert found["steps"] == 2 * count
     assert found["took"] == found["moved"] == count
-    assert found["grown"] < kept + 160 * MEGABYTE
+    assert found["grown"] < kept + spare
 
 
 _FEW = """
@@ -141,7 +143,7 @@ def test_memory_beyond_the_data_does_not_grow_with_the_population() -> None:
 
 
 _EVALUATION = """
-population = devices("100x500", 60, 10, 2)
+population = devices("100x300", 60, 10, 2)
 made = simulation(population, 2)
 made.step()
 before = status("VmRSS")
@@ -152,38 +154,38 @@ told(measured=int(scores["PM"].count.sum()))
 
 @linux_only
 def test_an_evaluation_never_holds_all_personal_models() -> None:
-    found = measured(_EVALUATION)  # 50,000 of them would take 116 MiB
-    assert found["measured"] == 50_000
-    assert found["grown"] < 64 * MEGABYTE
+    found = measured(_EVALUATION)  # 30,000 of them would take 70 MiB
+    assert found["measured"] == 30_000
+    assert found["grown"] < 56 * MEGABYTE
 
 
 _CHECKPOINT = """
-place = Path(tempfile.mkdtemp())
-population = devices("100x500", 60, 10, 2)
-made = simulation(population, store={store})
-made.step()
-expected = made.stores[0].rows["model"].sum(dtype=torch.float64)
-folder = Folder.create(place / "run")
-before = status("VmHWM")
-folder.save_checkpoint(made.state(), {{}})
-saved = status("VmHWM") - before
-other = simulation(population, store={store})
-other.restore(folder.load_checkpoint()[0])
-assert torch.equal(made.stores[0].rows["model"].sum(dtype=torch.float64), expected)
-assert torch.equal(other.stores[0].rows["model"].sum(dtype=torch.float64), expected)
-size = (place / "run" / "checkpoint.bin").stat().st_size
-import shutil
-shutil.rmtree(place)
-told(saved=saved, size=size)
+def peak(work):
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak is counted from here
+    before = status("VmRSS")
+    result = work()
+    return result, status("VmHWM") - before
+
+with tempfile.TemporaryDirectory() as place:
+    population = devices("100x300", 60, 10, 2)
+    made = simulation(population, store=place)
+    made.step()
+    folder = Folder.create(Path(place) / "run")
+    _, saved = peak(lambda: folder.save_checkpoint(made.state(), {}))
+    _, copied = peak(lambda: torch.cat(list(made.state()["rows/0/model"])))
+    other = simulation(population)
+    other.restore(folder.load_checkpoint()[0])
+    assert torch.equal(made.stores[0].rows["model"], other.stores[0].rows["model"])
+    told(saved=saved, copied=copied, size=(folder.path / "checkpoint.bin").stat().st_size)
 """
 
 
 @linux_only
-@pytest.mark.parametrize("store", ['"memory"', "place"])
-def test_a_checkpoint_is_written_without_a_second_copy_of_the_store(store: str) -> None:
-    found = measured(_CHECKPOINT.format(store=store))
-    assert found["size"] > 50_000 * 610 * 4
-    assert found["saved"] < 90 * MEGABYTE  # the store is 116 MiB, the pieces it is written in 64
+def test_a_checkpoint_is_written_without_a_second_copy_of_the_store() -> None:
+    found = measured(_CHECKPOINT)
+    assert found["size"] > 30_000 * 610 * 4  # 70 MiB, written in pieces of 16
+    assert found["saved"] < 48 * MEGABYTE < found["copied"]
 
 
 # -- who takes part ----------------------------------------------------------------------------------------------------

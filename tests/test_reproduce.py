@@ -9,7 +9,7 @@ import pytest
 
 from palmette.errors import BadInput
 from palmette.reproduce import EXPERIMENTS, run
-from palmette.reproduce.l2gd import ESTIMATORS, figure1
+from palmette.reproduce.l2gd import ESTIMATORS, coin, figure1
 
 # Mean distances by our own solver before this package was written (shared notes on the paper), five seeds.
 REFERENCE = {10: (4.43, 6.11, 4.38, 3.36), 100: (0.492, 6.09, 0.490, 0.489)}
@@ -41,6 +41,15 @@ def test_l2gd_figure1_has_the_exact_solution_below_all_others_at_every_m(tmp_pat
     assert mean[1, "local"] > mean[5, "local"] > mean[25, "local"] > mean[50, "local"]  # more data help local training
     assert mean[50, "single model"] > 0.9 * mean[5, "single model"]  # and not a single model
     assert Path(result["files"][0]).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_single_coin_comes_to_the_exact_solution_of_the_hierarchical_linear_model() -> None:
+    # lam = 1 / m and gamma = 1 / (clients m) in our losses are the paper's pulls of 1 in its sums.
+    result = coin(samples=(12,), sizes=(3, 3), dimension=4, rounds=20, eta=0.15, decrease=1.0)
+    found, exact = result["rows"]
+    assert found["to_exact"] < 0.02
+    assert found["mean"] == pytest.approx(exact["mean"], abs=0.02)
+    assert (exact["to_exact"], found["paper_mean"]) == (0, None)
 
 
 def test_every_experiment_says_what_it_shows_and_a_wrong_name_is_refused() -> None:

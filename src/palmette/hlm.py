@@ -51,12 +51,12 @@ class Sample:
     @property
     def gram(self) -> Floats:
         """``X'X`` of every client."""
-        return self.x.swapaxes(1, 2) @ self.x
+        return np.asarray(self.x.swapaxes(1, 2) @ self.x)
 
     @property
     def moment(self) -> Floats:
         """``X'y`` of every client."""
-        return np.einsum("nmd,nm->nd", self.x, self.y)
+        return np.asarray(np.einsum("nmd,nm->nd", self.x, self.y))
 
     def distances(self, estimate: Floats) -> Floats:
         """Return how far each client's estimate is from the truth (not squared, as the paper's numbers are)."""
@@ -210,8 +210,8 @@ def james_stein(y: Floats, positive: bool = True) -> Floats:
 
     The best linear unbiased estimator is ``(y_i + mean of all) / 2``, which with the others' mean is ``(n + 1) / 2n y_i +
     (n - 1) / 2n mean_{-i}`` (A.12 prints the two weights exchanged). The paper shrinks the others' mean by a factor C and
-    leaves C to the literature; this takes James and Stein's for a mean of variance ``2 / (n - 1)``, its positive part unless told
-    otherwise.
+    leaves C to the literature; this takes James and Stein's for a mean of variance ``2 / (n - 1)``, its positive part unless
+    told otherwise.
 
     Args:
         y: One row per client; more than three columns.
@@ -219,7 +219,9 @@ def james_stein(y: Floats, positive: bool = True) -> Floats:
     """
     n, d = y.shape
     if n < 2 or d <= 3:
-        raise BadInput(f"James and Stein's estimator needs at least 2 clients and more than 3 dimensions, not {n} and {d}")
+        raise BadInput(
+            f"James and Stein's estimator needs at least 2 clients and more than 3 dimensions, not {n} and {d}"
+        )
     others = (y.sum(0) - y) / (n - 1)
     shrink = 1 - (d - 2) * 2 / (n - 1) / np.square(others).sum(1, keepdims=True)
     shrink = np.maximum(shrink, 0) if positive else shrink

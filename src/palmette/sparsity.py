@@ -60,12 +60,16 @@ class DensityLog:
         traffic = simulation.ledger.at(done - 1, top)
         teams, model = simulation.team_models(), simulation.model()
         sent = model[None] if teams is None else torch.cat([teams, model.expand(len(teams), -1)])
-        accuracy = {} if scores is None else {f"{kind} accuracy": s.by_samples() for kind, s in scores.items()}
+        measured = {
+            f"{kind} {metric}": score.by_samples(metric)
+            for kind, score in (scores or {}).items()
+            for metric in score.sums
+        }
         self.rows.append(
             {
                 "round": done,
-                **densities(simulation, self.tolerance),
-                **accuracy,
+                **{str(kind): value for kind, value in densities(simulation, self.tolerance).items()},
+                **measured,
                 "bytes": traffic.bytes_up + traffic.bytes_down,
                 "dense_bytes": len(sent) * model.numel() * model.element_size(),
                 "published_bytes": float(published_bytes(sent, self.tolerance).sum()),

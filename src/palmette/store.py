@@ -23,7 +23,7 @@ from torch import Tensor
 from palmette.errors import PalmetteError, ProtocolError
 from palmette.protocol import State
 
-_BLOCK = 1 << 26  # bytes of rows that are looked at together, so that a pass over the store holds little of it
+_BLOCK = 1 << 24  # bytes of rows that are looked at together, so that a pass over the store holds little of it
 _SPARE = 1 << 30  # bytes left free on a disk: a mapped file that cannot grow ends the process without a word
 
 

@@ -9,7 +9,7 @@ It minimises what `palmette.algorithms.l2gd` does, with the same coins, by loopl
 with chance ``refresh`` (rho) the reference then becomes y everywhere, one global exchange and a broadcast. All constants follow
 Corollary 4.4 from the smoothness of single samples and the strong convexity of the losses. The estimator (4.1) is printed
 without the pull to the team's mean in averages over all teams, which makes it biased; ``as_published=["estimator"]`` has it so.
-Absent devices miss the iterations since their team's last exchange.
+Absent devices miss the iterations since their team's last exchange; what is estimated is that of the devices present then.
 
 Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters, section 4.
 """
@@ -23,12 +23,11 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette.algorithms import mixing
-from palmette.learner.backends import Batch, Stack
+from palmette.blocks.katyusha import katyusha
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
 from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
-_DRAWS = 12  # samples whose curvature a device looks at
 _FLAT = 1e-4  # the least strong convexity assumed, as a part of the smoothness
 
 
@@ -52,25 +51,34 @@ class AL2SGD(Algorithm):
     batch_size: BatchSize = 1
     as_published: tuple[Literal["estimator"], ...] = ()
 
+    def check(self, tree: Tree) -> None:
+        """Refuse other trees, and pulls that do not fit this one."""
+        super().check(tree)
+        mixing.Pulls.on(tree, self.lam, self.gamma)
+
     def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
         """Devices keep y (their model), z, the reference and its slope; teams their means; the server the constants."""
         if tier == 0:
             return {"model": initial, "z": initial, "ref": initial, "slope": torch.zeros_like(initial)}
-        own = {"mean": initial, "delta": torch.zeros_like(initial)} if tier == 1 else {"constants": initial.new_zeros(2)}
+        zero = torch.zeros_like(initial)
+        own = {"mean": initial, "delta": zero} if tier == 1 else {"constants": initial.new_zeros(2)}
         return {"model": initial, "counts": mixing.no_counts(), **own}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
         """Take the averaging iteration that is due, then the local ones since."""
         y, z, ref, slope = (state[name] for name in ("model", "z", "ref", "slope"))
         if "estimate" in message:
-            return _constants(node, y), state
+            whole = mixing.curvature(node, y)
+            convex = torch.maximum(whole - mixing.curvature(node, y, 50, shift=whole), _FLAT * whole).clamp(min=1e-12)
+            return torch.cat([mixing.batch_curvature(node, y, whole), 1 / convex], 1), state
         if "anchor" in message:
             slope = node.gradient(y) + node.own(self.lam, y) * (y - message["anchor"])
             return None, {**state, "ref": y, "slope": slope}
         eta, a1, a2, b1, b2 = (message[name] for name in ("eta", "a1", "a2", "b1", "b2"))
 
         def theta() -> Tensor:
-            return a1 * z + a2 * ref + (1 - a1 - a2) * y
+            now: Tensor = a1 * z + a2 * ref + (1 - a1 - a2) * y
+            return now
 
         def move(now: Tensor, correction: Tensor, where: Tensor) -> None:
             nonlocal y, z
@@ -80,11 +88,9 @@ class AL2SGD(Algorithm):
 
         gain, now = message["gain"].to(y)[:, None], theta()
         move(now, node.own(self.lam, y) * gain * (now - ref - message["centre"]), message["gain"] > 0)
-        rate = message["rate"].to(y)[:, None] if isinstance(message["rate"], Tensor) else message["rate"]
         for step in range(int(message["steps"].max())):
             now, active = theta(), message["steps"] > step
-            after = node.minimise(_pair, {"theta": now, "ref": ref}, steps=active.long(), lr=1.0)
-            move(now, rate * ((now - after["theta"]) - (after["ref"] - ref)), active)
+            move(now, message["rate"] * mixing.difference(node, now, ref, active), active)
         return theta() - ref if message["delta"] else y, {**state, "model": y, "z": z}
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
@@ -103,11 +109,11 @@ class AL2SGD(Algorithm):
         first, last = message["first"], message["last"]
         fell, since = mixing.flips(node, "within", message["within"], first, last), torch.full((len(node),), first)
         for i in fell.any(1).nonzero().flatten().tolist():
-            meet = fell[i]
+            meet, rows = fell[i], fell[i].to(delta.device)[:, None]
             now = {**ask, "gain": gain, "centre": centre, "steps": first + i - since, "delta": 1}
             got = yield Ask(now, to=meet, weights=weights, otherwise=delta)
-            delta, gain = torch.where(meet[:, None], got.rows, delta), torch.where(meet, message["apart"], gain)
-            centre, since = torch.where(meet[:, None], delta, centre), torch.where(meet, first + i + 1, since)
+            delta, gain = torch.where(rows, got.rows, delta), torch.where(meet, message["apart"], gain)
+            centre, since = torch.where(rows, delta, centre), torch.where(meet, first + i + 1, since)
         now = {**ask, "gain": gain, "centre": centre, "steps": last - since, "delta": message["delta"]}
         got = yield Ask(now, weights=weights, otherwise=delta if message["delta"] else state["mean"])
         kept = {"delta" if message["delta"] else "mean": got.rows, "counts": mixing.count(state["counts"], fell)}
@@ -123,17 +129,18 @@ class AL2SGD(Algorithm):
                 constants = yield from mixing.largest({"estimate": 1}, constants)
                 if not bool(constants[0, 0]):
                     return state  # nobody answered yet
-            if self.smoothness != "auto":
-                constants = constants.index_fill(1, torch.tensor([0]), self.smoothness)
-            if self.convexity != "auto":
-                constants = constants.index_fill(1, torch.tensor([1]), 1 / self.convexity)
+            smooth = float(constants[0, 0]) if self.smoothness == "auto" else self.smoothness
+            inverse = float(constants[0, 1]) if self.convexity == "auto" else 1 / self.convexity
+            constants = constants.new_tensor([[smooth, inverse]])
             yield Ask({**settle, "mean": mean, "refreshed": 1}, otherwise=mean)  # all references start alike
         smoothness, convexity = float(constants[0, 0]), 1 / float(constants[0, 1])
         coins = mixing.Coins.fair(node.tree, pulls, smoothness)
         gains = coins.gains(pulls, "estimator" in self.as_published)
         plan: dict[str, Any] = {name: PerChild(torch.from_numpy(gain)) for name, gain in gains.items()}
         plan |= {"within": PerChild(torch.from_numpy(coins.within)), "local": float(gains["local"][0])}
-        plan |= katyusha(max(coins.terms(pulls, smoothness)), smoothness + float(pulls.device.max()), convexity, self.refresh)
+        plan |= katyusha(
+            max(coins.terms(pulls, smoothness)), smoothness + float(pulls.device.max()), convexity, self.refresh
+        )
         shift, mixed, first = torch.zeros_like(mean), 0.0, 0
         together = mixing.flips(node, "between", coins.between, 0, self.iterations)
         renew = mixing.flips(node, "refresh", self.refresh, 0, self.iterations)
@@ -148,51 +155,3 @@ class AL2SGD(Algorithm):
                 mean, mixed, first = got.rows, 0.0, i + 1
                 yield Ask({**settle, "mean": mean, "refreshed": int(renew[i])}, otherwise=mean)
         return {"model": mean, "counts": mixing.count(state["counts"], together), "constants": constants}
-
-
-def katyusha(expected: float, smoothness: float, convexity: float, refresh: float) -> dict[str, float]:
-    """Return the step and the weights of Corollary 4.4.
-
-    Args:
-        expected: Expected smoothness of the estimator (``Lc``).
-        smoothness: Smoothness of the whole objective (``L_F``).
-        convexity: Strong convexity (``mu``).
-        refresh: Chance of a new reference (``rho``).
-    """
-    most = max(smoothness, expected)
-    eta, a2 = 1 / (4 * most), expected / (2 * most)
-    a1 = min(0.5, (eta * convexity * max(0.5, a2 / refresh)) ** 0.5)
-    b2 = 1 / max(2 * convexity, 4 * a1 / eta)
-    return {"eta": eta, "a1": a1, "a2": a2, "b1": 1 - b2 * convexity, "b2": b2}
-
-
-def _loss(batch: Batch, row: Tensor) -> Tensor:
-    return batch.loss(row) + 0.5 * batch._task.l2 * row.square().sum()
-
-
-def _pair(rows: Stack, batch: Batch) -> Tensor:
-    """The objective whose gradients are those of theta and, negated, of the reference on one batch."""
-    return _loss(batch, rows["theta"]) - _loss(batch, rows["ref"])
-
-
-def _twice(rows: Stack, batch: Batch) -> Tensor:
-    return _loss(batch, rows["short"]) + _loss(batch, rows["long"])
-
-
-def _constants(node: Device, at: Tensor) -> Tensor:
-    """Return the smoothness of single batches and, inverted, the strong convexity of each device's loss ``(n, 2)``.
-
-    Two gradient steps on one batch, of size r and of size 2r, leave A and B behind: with g the first gradient and H the
-    Hessian, ``4A - B = 4 r g`` and ``2A - B = 2 r^2 H g``. For one sample of a linear model g is H's first eigenvector.
-    """
-    smooth = whole = mixing.curvature(node, at)
-    step = 0.1 / whole.clamp(min=1e-12)
-    for _ in range(_DRAWS):
-        rates = {"short": step, "long": 2 * step}
-        after = node.minimise(_twice, {"short": at, "long": at}, steps=2, lr=rates, batch="same")
-        short, long = at - after["short"], at - after["long"]
-        slope, bend = (4 * short - long) / (4 * step), (2 * short - long) / (2 * step.square())
-        size = slope.norm(dim=1, keepdim=True)
-        smooth = torch.maximum(smooth, torch.where(size > 0, bend.norm(dim=1, keepdim=True) / size, 0.0))
-    convex = whole - mixing.curvature(node, at, 50, shift=whole)
-    return torch.cat([smooth, 1 / torch.maximum(convex, _FLAT * whole).clamp(min=1e-12)], 1)

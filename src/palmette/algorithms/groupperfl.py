@@ -5,14 +5,14 @@ from the group's model, without any communication. Stopping early or leaving one
 (1 + 3), ``groupfl`` (1 + 2), ``groupperfl`` (1 + 2 + 3). In a round every client drawn trains K epochs; the mean of what they
 moved by, weighted by samples, is the gradient of an Adam step at the server, or at the group's. The groups are the teams.
 
-T and T_g count passes: everybody (in stage 2 every group's client) is drawn once per pass, ``clients`` (S) at a time, so T passes
-are ``T * ceil(N / S)`` rounds. `Staged.plan` tells the numbers for a tree; a run of another length shares its rounds between the
-stages in their proportion. Stage 1 draws from all clients, not group by group: the draw is addressed, so every team works it out
-for its own and nothing is sent for it; a link's own participation narrows it further. A smaller group is done with stage 2 earlier
-than the largest. During stage 1 a team's model is the global one it last received.
+T and T_g count passes: everybody (in stage 2 everybody in a group) is drawn once per pass, ``clients`` (S) at a time, so T
+passes are ``T * ceil(N / S)`` rounds. `Staged.plan` tells the numbers for a tree; a run of another length shares its rounds
+between the stages in their proportion. Stage 1 draws from all clients, not group by group: the draw is addressed, so every
+team works it out for its own and nothing is sent for it; a link's own participation narrows it further. A smaller group is
+done with stage 2 before the largest. During stage 1 a team's model is the global one it last received.
 
-Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples (``engine.held_out``);
-a client that holds out none by its training loss. The paper does not say how it chose, nor whether Adam's
+Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples
+(``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor whether Adam's
 moments start anew in stage 2; here they do.
 
 Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.

@@ -4,8 +4,8 @@ It minimises, over one model per device,
 
     sum_ij f_ij(theta_ij) + (1 - a_i) c_ij / 2 |theta_ij - tb_i|^2 + a_i c_ij / 2 |theta_ij - tb|^2
 
-(`palmette.algorithms.mixing` says what the letters are, and how the same ``lam`` and ``gamma`` give PerMFL's minimiser). At every
-iteration one coin decides whether all teams average; if not, every team flips its own and either averages or lets its
+(`palmette.algorithms.mixing` says what the letters are, and how the same ``lam`` and ``gamma`` give PerMFL's minimiser). At
+every iteration one coin decides whether all teams average; if not, every team flips its own and either averages or lets its
 devices take a gradient step. Consecutive local steps cost no exchange. With a constant step it comes near the minimiser and
 then wanders in a ball that shrinks with ``eta``; with ``decrease`` it converges. A round is ``iterations`` iterations; at its
 end every model is brought up to date, which costs one exchange of its own. A device that is absent misses the iterations
@@ -16,6 +16,7 @@ Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with M
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -48,9 +49,9 @@ class CoinTree(Algorithm):
     iterations: Count = 100  # per round
     batch_size: BatchSize = "full"
 
+    @abstractmethod
     def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
         """Return the coins of the run."""
-        raise NotImplementedError
 
     def check(self, tree: Tree) -> None:
         """Refuse other trees, and settings that do not fit this one."""
@@ -91,12 +92,11 @@ class CoinTree(Algorithm):
         first, last = message["first"], message["last"]
         fell, since = mixing.flips(node, "within", message["within"], first, last), torch.full((len(node),), first)
         for i in fell.any(1).nonzero().flatten().tolist():
-            meet, steps = fell[i], first + i - since
-            ask = {"gain": gain, "centre": centre, "steps": steps, "rate": rate}
+            meet, rows = fell[i], fell[i].to(mean.device)[:, None]
+            ask = {"gain": gain, "centre": centre, "steps": first + i - since, "rate": rate}
             got = yield Ask(ask, to=meet, weights=weights, otherwise=mean)
-            mean = torch.where(meet[:, None], got.rows, mean)
-            gain = torch.where(meet, message["eta"] * message["apart"], gain)
-            centre, since = torch.where(meet[:, None], mean, centre), torch.where(meet, first + i + 1, since)
+            mean, gain = torch.where(rows, got.rows, mean), torch.where(meet, message["eta"] * message["apart"], gain)
+            centre, since = torch.where(rows, mean, centre), torch.where(meet, first + i + 1, since)
         ask = {"gain": gain, "centre": centre, "steps": last - since, "rate": rate}
         got = yield Ask(ask, weights=weights, otherwise=mean)
         counts = mixing.count(state["counts"], fell)
@@ -104,7 +104,9 @@ class CoinTree(Algorithm):
 
     def server(self, node: Node, state: State) -> Server:
         """Flip the coin of all teams at every iteration, and have everybody up to date at the end."""
-        smooth = state["smoothness"] if self.smoothness == "auto" else torch.full_like(state["smoothness"], self.smoothness)
+        smooth = (
+            state["smoothness"] if self.smoothness == "auto" else torch.full_like(state["smoothness"], self.smoothness)
+        )
         if not bool(smooth):
             smooth = yield from mixing.largest({"estimate": 1}, smooth)
             if not bool(smooth):

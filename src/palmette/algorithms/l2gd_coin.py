@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from palmette.algorithms.l2gd import CoinTree
 from palmette.algorithms import mixing
+from palmette.algorithms.l2gd import CoinTree
 from palmette.settings import settings
 from palmette.tree import Tree
 

@@ -6,7 +6,8 @@ All of them minimise (2.1) of the paper below. With ``c_ij`` the pull of a devic
 
 where ``tb_i`` is the mean of a team's devices weighted by ``c_ij`` and ``tb`` that of all devices weighted by ``a_i c_ij``. It
 has the minimiser of PerMFL's objective with the same ``lam`` and ``gamma`` where teams are of one size: ``c_ij = lam``, a
-team pulls with ``m_i = N_i gamma``, ``a_i = m_i / (m_i + sum_j c_ij)``, and then ``x = tb`` and ``w_i = a_i tb + (1 - a_i) tb_i``.
+team pulls with ``m_i = N_i gamma``, ``a_i = m_i / (m_i + sum_j c_ij)``, and then ``x = tb`` and
+``w_i = a_i tb + (1 - a_i) tb_i``.
 
 Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters.
 """
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from palmette.errors import BadInput
+from palmette.learner.backends import Batch, Stack
 from palmette.protocol import Ask, Device, Node, Replies, Setting, State
 from palmette.store import Store
 from palmette.tree import Tree
@@ -31,6 +33,7 @@ Floats = NDArray[np.float64]
 Chance = Literal["auto"] | float | dict[str, float]
 
 PAPER = "Lyu, Hanzely, Kolar: Personalized Federated Learning with Multiple Known Clusters"
+_DRAWS = 8  # batches whose curvature a device looks at
 COUNTS = 3  # numbers in a row of counts: raw, coalesced, and how the last coin fell
 
 
@@ -111,7 +114,9 @@ class Coins:
         # Without any averaging in a team its mean is drawn upon by the averages over all teams alone.
         tau = np.where(chance > 0, joint / np.where(either > 0, either, 1.0), 1.0)
         if (joint == 0 and pulls.mix.any()) or (either == 0).any():
-            raise BadInput("between = 0 leaves a pull that no coin ever serves; set between above 0, or gamma = 0 and within")
+            raise BadInput(
+                "between = 0 leaves a pull that no coin ever serves; set between above 0, or gamma = 0 and within"
+            )
         return Coins(joint, chance, tau)
 
     def terms(self, pulls: Pulls, smoothness: float) -> tuple[float, float, float]:
@@ -158,7 +163,7 @@ def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | fl
     """
     base = node.gradient(at)
     scale = 0.1 * at.norm(dim=1, keepdim=True).clamp(min=1.0)  # large enough for a difference of float32 gradients
-    size = base.norm(dim=1, keepdim=True)
+    size: Tensor = base.norm(dim=1, keepdim=True)
     direction = torch.where(size > 0, base, 1.0)
     for _ in range(iterations):
         direction = direction / direction.norm(dim=1, keepdim=True).clamp(min=1e-30)
@@ -166,6 +171,47 @@ def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | fl
         direction = shift * direction - image if isinstance(shift, Tensor) else image
         size = direction.norm(dim=1, keepdim=True)
     return size
+
+
+def difference(node: Device, rows: Tensor, others: Tensor, where: Tensor) -> Tensor:
+    """Return the gradient at some rows less that at others, both on the same next batch, for the devices ``where``."""
+    after = node.minimise(_pair, {"rows": rows, "others": others}, steps=where.long(), lr=1.0)
+    return (rows - after["rows"]) - (after["others"] - others)
+
+
+def _loss(batch: Batch, row: Tensor) -> Tensor:
+    # `minimise` takes an objective as it is given, without the task's weight decay.
+    return batch.loss(row) + 0.5 * batch._task.l2 * row.square().sum()
+
+
+def _pair(rows: Stack, batch: Batch) -> Tensor:
+    return _loss(batch, rows["rows"]) - _loss(batch, rows["others"])
+
+
+def _twice(rows: Stack, batch: Batch) -> Tensor:
+    return _loss(batch, rows["short"]) + _loss(batch, rows["long"])
+
+
+def batch_curvature(node: Device, at: Tensor, whole: Tensor) -> Tensor:
+    """Return the largest curvature ``(n, 1)`` of each device's loss on single batches, of a few drawn.
+
+    Two gradient steps on one batch, of size r and of size 2r, leave A and B behind: with g the first gradient and H the
+    Hessian, ``4A - B = 4 r g`` and ``2A - B = 2 r^2 H g``. For one sample of a linear model g is H's first eigenvector.
+
+    Args:
+        node: Where.
+        at: The rows.
+        whole: The curvature of the devices' whole losses, which no largest batch is below.
+    """
+    step, most = 0.1 / whole.clamp(min=1e-12), whole
+    for _ in range(_DRAWS):
+        rates: dict[str, float | Tensor] = {"short": step, "long": 2 * step}
+        after = node.minimise(_twice, {"short": at, "long": at}, steps=2, lr=rates, batch="same")
+        short, long = at - after["short"], at - after["long"]
+        slope, bend = (4 * short - long) / (4 * step), (2 * short - long) / (2 * step.square())
+        size = slope.norm(dim=1, keepdim=True)
+        most = torch.maximum(most, torch.where(size > 0, bend.norm(dim=1, keepdim=True) / size, 0.0))
+    return most
 
 
 def flips(node: Node, purpose: str, chance: Tensor | float, first: int, last: int) -> Tensor:

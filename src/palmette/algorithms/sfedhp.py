@@ -103,13 +103,13 @@ class SFedHP(Algorithm):
         let_go = filled < self.floor
         if self.schedule == "none" or (self.schedule == "both" and round_ < self.sparse_rounds):
             let_go = torch.zeros_like(let_go)
-        return torch.where(let_go, self.tiny, self.gamma_1)
+        return _weights(self.gamma_1, self.tiny, let_go)
 
     def weight_edge(self, round_: int, filled: Tensor) -> Tensor:
         """Return gamma_2 for edges whose devices have these mean densities."""
         late = self.schedule != "none" and round_ >= self.sparse_rounds
         let_go = (filled < self.floor) | (self.schedule == "each")
-        return torch.where(let_go & late, self.tiny, self.gamma_2)
+        return _weights(self.gamma_2, self.tiny, let_go & late)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -190,3 +190,8 @@ class SFedHP(Algorithm):
         chosen = torch.zeros(len(node.child_ids), dtype=torch.bool)
         chosen[trained[luck.argsort(stable=True)][: self.edges]] = True
         return chosen
+
+
+def _weights(full: float, tiny: float, let_go: Tensor) -> Tensor:
+    """Return one weight for each flag, in double precision."""
+    return torch.full(let_go.shape, full, dtype=torch.float64, device=let_go.device).masked_fill(let_go, tiny)

@@ -62,6 +62,20 @@ FIGURES = [
 ]
 
 
-def figures(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return every promise that the rows can speak to, with what was measured."""
-    return [found for figure in FIGURES if (found := figure.check(rows)) is not None]
+LARGE, SLOWER = 100_000, 1.3  # devices of the large population, and how much slower than a thousand's its steps may be
+
+
+def figures(rows: Sequence[Row], scaling: Sequence[Row] = ()) -> list[dict[str, Any]]:
+    """Return every promise that the rows can speak to, with what was measured.
+
+    Args:
+        rows: Rows of workloads and engines.
+        scaling: Rows of populations.
+    """
+    found = [made for figure in FIGURES if (made := figure.check(rows)) is not None]
+    for row in scaling:
+        value = row["time_ratio_to_1000"]
+        if row["devices"] == LARGE and value is not None:
+            text = f"time per step, {LARGE:,} devices against 1,000"
+            found.append({"figure": text, "bound": SLOWER, "at_most": True, "measured": value, "met": value <= SLOWER})
+    return found

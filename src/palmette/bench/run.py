@@ -96,7 +96,7 @@ def benchmark(
         sizes = scaling(
             crowds, timing, CLOCKS[clock], lambda lane, repeat: tell("scaling", _about(lane, repeat, timing.repeats))
         )
-    return Benchmark(found, sizes, figures(found), before, clock, notes)
+    return Benchmark(found, sizes, figures(found, sizes), before, clock, notes)
 
 
 def _workloads(wanted: Sequence[str | Workload] | None) -> list[Workload]:

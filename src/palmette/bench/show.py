@@ -46,7 +46,7 @@ def speeds(name: str, rows: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             Text(row["engine"], style="bold" if row["engine"] == "fused" else ""),
             str(row["threads"]),
-            _speed(row["device_steps_per_second"]),
+            speed(row["device_steps_per_second"]),
             f"{row['spread'] / 2:.0%}",
             "" if row["ratio_to_limit"] is None else f"{row['ratio_to_limit']:.3f}",
             _times(row),
@@ -63,7 +63,7 @@ def populations(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_row(
             f"{row['devices']:,} devices",
             f"{row['participants']:,}",
-            _speed(row["device_steps_per_second"]),
+            speed(row["device_steps_per_second"]),
             f"{row['spread'] / 2:.0%}",
             "" if ratio is None else f"{ratio:.2f}x of 1,000's",
         )
@@ -98,7 +98,8 @@ def _table(first: str, *names: str) -> Table:
     return table
 
 
-def _speed(value: float) -> str:
+def speed(value: float) -> str:
+    """Write a speed, with a decimal where it is small."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
@@ -150,7 +151,7 @@ def _bars(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
     floor = 10 ** (len(str(int(max(1, min(values))))) - 1) / 2
     axes.set_xlim(floor, max(values) * 6)
     for place, row in zip(places, rows, strict=True):
-        axes.text(row["high"] * 1.15, place, _speed(row["device_steps_per_second"]), va="center", fontsize=8.5)
+        axes.text(row["high"] * 1.15, place, speed(row["device_steps_per_second"]), va="center", fontsize=8.5)
     axes.set_yticks(places, labels, fontsize=9)
     axes.invert_yaxis()
     axes.set_title(name, fontsize=11, fontweight="bold")

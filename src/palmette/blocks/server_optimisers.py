@@ -67,8 +67,10 @@ class FedAdam:
         second = two * moments["second"] + (1 - two) * g.square()
         steps = moments["steps"] + 1
         if self.form == "flsim":
-            root = (second / (1 - two**steps)).sqrt() + self.epsilon
-            new = model - self.lr * (first / (1 - one**steps)) / root
+            # In double precision, because 1 - 0.999 loses half the digits of a float.
+            bias_one, bias_two = (1 - beta ** steps.double() for beta in self.betas)
+            root = (second / bias_two.to(second)).sqrt() + self.epsilon
+            new = model - self.lr * (first / bias_one.to(first)) / root
         else:
             new = model - self.lr * first / (second.sqrt() + self.epsilon)
         on = active.to(model.device)[:, None]

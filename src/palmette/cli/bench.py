@@ -39,6 +39,7 @@ def bench(
         Clock, typer.Option(help="Wall time, or processor time, which a busy machine disturbs less.")
     ] = Clock.wall,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the speeds into this PNG.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -52,12 +53,14 @@ def bench(
         from rich.console import Console
 
         from palmette.bench import CROWDS, QUICK, Timing, benchmark
+        from palmette.bench.markdown import markdown as write
         from palmette.bench.show import plot as draw
         from palmette.bench.show import report
         from palmette.errors import BadInput
 
-        if plot is not None and not plot.parent.is_dir():
-            raise BadInput(f"--plot {plot}: there is no folder {plot.parent}")
+        for option, file in (("--plot", plot), ("--markdown", markdown)):
+            if file is not None and not file.parent.is_dir():
+                raise BadInput(f"{option} {file}: there is no folder {file.parent}")
         base = QUICK if quick else Timing()
         timing = Timing(base.repeats if repeats is None else repeats, base.seconds)
         screen = Console(stderr=True, highlight=False, quiet=quiet)
@@ -82,6 +85,8 @@ def bench(
             )
         if plot is not None:
             draw(made, plot)
+        if markdown is not None:
+            markdown.write_text(write(made), encoding="utf-8")
         if json:
             print_json(made.as_json())
             return

@@ -19,7 +19,7 @@ from palmette.errors import BadInput, nearest
 from palmette.population import files
 from palmette.population.crowd import crowd
 from palmette.population.files import Array
-from palmette.population.pool import Pool
+from palmette.population.pool import Pool as Pool
 from palmette.tree import Ints
 
 Pixels = Literal["signed", "unit"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import BadInput, nearest
-from palmette.reproduce.l2gd import figure1, table1
+from palmette.reproduce.l2gd import coin, figure1, table1
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     ),
     "l2gd-figure1": Experiment(
         "Figure 1 of Async-L2GD: the same four estimators over the number of samples per client, 1 to 200", figure1
+    ),
+    "l2gd-table1-coin": Experiment(
+        "Table 1 of Async-L2GD by its own algorithm: 50,000 iterations of the single coin on one draw (minutes)", coin
     ),
 }
 

@@ -38,7 +38,7 @@ class SegmentMean:
     def add(self, positions: Tensor, rows: dict[str, Tensor]) -> None:
         """Add the rows of the children at ``positions`` (ascending over all calls)."""
         self._added.append(positions)
-        parents = self._segment[positions]
+        parents = self._segment[positions] if positions.shape[0] < self._segment.shape[0] else self._segment
         for name, given in rows.items():
             value = given if given.is_floating_point() else given.to(torch.float64)
             if name not in self._sums:
@@ -66,7 +66,7 @@ class SegmentMean:
 
     def result(self) -> dict[str, Tensor]:
         """Return one row per parent; the row of a parent without weight is zero."""
-        divisor = torch.where(self.total > 0, self.total, 1.0)
+        divisor = self.total.clamp(min=1.0) if self._weight is None else torch.where(self.total > 0, self.total, 1.0)
         return {name: total / _column(divisor, total) for name, total in self._sums.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -157,6 +158,12 @@ class Simulation:
     def _to_devices(self, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
         """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
         size = self._chunk or self.learner.chunk(len(parcel.ids))
+        if self._threads == 1:  # handing work to another thread and waiting for it costs more than a small chunk's means
+            for positions in torch.arange(len(parcel.ids)).split(size):
+                reply, steps = self._work(parcel, positions)
+                self.device_steps += steps
+                yield positions, reply
+            return
         waiting: deque[tuple[Tensor, Future[tuple[Any, int]]]] = deque()
         for positions in torch.arange(len(parcel.ids)).split(size):
             waiting.append((positions, self._pool.submit(self._work, parcel, positions)))
@@ -183,7 +190,7 @@ class Simulation:
     def _finite(self, rows: Any, tier: int, ids: Tensor) -> None:
         """Stop at the first number that is not one."""
         for value in rows.values() if isinstance(rows, Mapping) else [rows]:
-            if not isinstance(value, Tensor) or not value.is_floating_point() or bool(value.sum().isfinite()):
+            if not isinstance(value, Tensor) or not value.is_floating_point() or math.isfinite(value.sum()):
                 continue  # a sum is finite where all its parts are, and is far cheaper to look at
             if not bool(value.isfinite().all()):
                 bad = int((~value.flatten(1).isfinite().all(1)).nonzero()[0]) if value.dim() > 1 else 0

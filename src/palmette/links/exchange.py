@@ -63,10 +63,12 @@ class Counters:
 
     def next(self, ids: Tensor, asking: Tensor) -> tuple[Tensor, Tensor]:
         """Return the numbers of the exchanges the nodes would begin, and count those of the nodes that do."""
-        exchange, turn = self.exchange[ids], self.turn[ids]
-        self.exchange[ids] += asking
-        self.turn[ids] += asking
-        return exchange, turn
+        where, by = ids.numpy(), asking.numpy()
+        exchange, turn = self.exchange.numpy(), self.turn.numpy()  # the same memory; numpy's small calls are cheaper
+        before = torch.from_numpy(exchange[where]), torch.from_numpy(turn[where])
+        exchange[where] += by
+        turn[where] += by
+        return before
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +109,8 @@ class Parcel:
             return {name: part(value) for name, value in self.message.items()}
         return part(self.message)
 
+
+_NONE = torch.zeros(0, dtype=torch.int64)
 
 Transport = Callable[[Parcel], Iterable[tuple[Tensor, Any]]]
 """Delivers a parcel; yields ``(positions in the parcel, reply rows)`` in ascending order, each child at most once."""
@@ -185,10 +189,10 @@ def _check(node: Node, ask: Ask, children: int) -> None:
 def _sent(message: Message, parents: Tensor, places: Tensor) -> int:
     """Return the bytes that go down to the children at ``places``, whose parents are at ``parents``."""
     if isinstance(message, PerChild):
-        return total_payload(message.rows, places)
+        return total_payload(message.rows, places, len(places))
     if isinstance(message, Mapping):
         return sum(_sent(value, parents, places) for value in message.values())
-    return total_payload(message, parents)
+    return total_payload(message, parents, len(parents))
 
 
 class _Reduction:
@@ -200,6 +204,7 @@ class _Reduction:
         if weights is None and ask.reduce == "samples":
             weights = node.child_samples
         whole = len(asked) == len(parents)
+        self._whole = whole and len(there) == len(parents)
         self._place = asked if whole else torch.full((len(parents),), -1, dtype=torch.int64)
         if not whole:
             self._place[asked] = torch.arange(len(asked))
@@ -215,7 +220,10 @@ class _Reduction:
         for name, value in rows.items():
             if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(positions):
                 raise ProtocolError(f"reply {name!r} must be a tensor with {len(positions)} rows")
-        self.bytes_up += total_payload(reply, torch.arange(len(positions)))
+        self.bytes_up += total_payload(reply, None, len(positions))
+        if self._whole and self._ask.reduce != "stack":
+            self._mean.add(positions, rows)
+            return
         places = self._there[positions]
         if self._ask.reduce == "stack":
             self._mean.add(self._place[places], {})
@@ -226,18 +234,18 @@ class _Reduction:
     def result(self, asking: Tensor) -> Replies:
         """Return the reduced replies, filled up for nodes that nobody answered."""
         count = self._mean.present
-        places = torch.cat([place for place, _ in self._stack]) if self._stack else torch.zeros(0, dtype=torch.int64)
+        places = torch.cat([place for place, _ in self._stack]) if self._stack else _NONE
         if self._ask.reduce == "stack":
             names = self._stack[0][1] if self._stack else {}
             values = {name: torch.cat([rows[name] for _, rows in self._stack]) for name in names}
         else:
             values = self._fill(self._mean.result(), asking)
-        return Replies(values, count, self._mean.total, places, self._parents[places])
+        return Replies(values, count, self._mean.total, places, self._parents[places] if self._stack else _NONE)
 
     def _fill(self, values: dict[str, Tensor], asking: Tensor) -> dict[str, Tensor]:
-        empty = self._mean.total == 0  # nobody answered, or nobody who counts
-        if not bool(empty.any()):
+        if self._mean.total.numpy().all():
             return values
+        empty = self._mean.total == 0  # nobody answered, or nobody who counts
         given = self._ask.otherwise
         if given is None:
             waiting = (empty & asking).nonzero()

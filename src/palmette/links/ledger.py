@@ -60,21 +60,23 @@ def payload(value: Any) -> int:
     if value is None:
         return 0
     if isinstance(value, Tensor):
-        return value[0].numel() * value.element_size() if len(value) else 0
+        return value.nbytes // value.shape[0] if value.shape[0] else 0
     if isinstance(value, Mapping):
         return sum(payload(part) for part in value.values())
     return 8
 
 
-def total_payload(value: Any, lines: Tensor) -> int:
+def total_payload(value: Any, lines: Tensor | None, count: int) -> int:
     """Return the bytes of a message's copies for several children, whose encodings may differ in length.
 
     Args:
         value: Rows, sparse rows, a mapping of names to such rows and numbers, or nothing.
-        lines: For each child, the line that it is sent.
+        lines: For each child, the line that it is sent; ``None`` where every line goes to one child.
+        count: How many children.
     """
     if isinstance(value, Sparse):
-        return int(value.sizes()[lines].sum())
+        sizes = value.sizes()
+        return int((sizes if lines is None else sizes[lines]).sum())
     if isinstance(value, Mapping):
-        return sum(total_payload(part, lines) for part in value.values())
-    return payload(value) * len(lines)
+        return sum(total_payload(part, lines, count) for part in value.values())
+    return payload(value) * count

@@ -34,7 +34,9 @@ def digits(*, pixels: Pixels = "signed") -> Pool:
         raise BadInput("digits come with scikit-learn, which is not installed; run: pip install scikit-learn")
     with gzip.open(Path(next(iter(places))) / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         table = np.loadtxt(file, delimiter=",").astype(np.uint8)
-    return Pool(table[:, :64].reshape(-1, 1, 8, 8), table[:, 64].astype(np.int64), 10, _affine(pixels, 16), name="digits")
+    return Pool(
+        table[:, :64].reshape(-1, 1, 8, 8), table[:, 64].astype(np.int64), 10, _affine(pixels, 16), name="digits"
+    )
 
 
 def mnist(*, folder: str | Path | None = None, pixels: Pixels = "signed") -> Pool:

@@ -1,0 +1,254 @@
+"""Running: rounds, evaluations, checkpoints, and what to do when it must stop."""
+
+from __future__ import annotations
+
+import io
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from palmette.errors import Diverged, PalmetteError
+from palmette.evaluation import Scores, evaluate
+from palmette.protocol import ModelKind
+from palmette.runs.config import RunConfig
+from palmette.runs.folder import CONFIG, METRICS, MODELS, TIMINGS, TRAFFIC, Folder
+from palmette.runs.metrics import Metrics
+from palmette.runs.tensors import Chunk
+from palmette.simulate import Simulation
+from palmette.theory import advice, warnings_of
+
+_EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
+_CHECKPOINT_SHARE = 0.04  # of a run's seconds
+_BLOW_UP = 1e4  # a loss so many times the initial one is no accident
+_BLOCK = 256  # devices whose models are gathered at once
+
+
+class Interrupted(PalmetteError):  # noqa: N818 - reads as what it is
+    """The run was asked to stop and left a checkpoint."""
+
+
+class Observer(Protocol):
+    """Somebody who watches a run, such as a progress bar."""
+
+    def begin(self, simulation: Simulation, rounds: int) -> None:
+        """The run starts, or goes on from ``simulation.round``."""
+
+    def exchange(self, tier: int) -> None:
+        """Nodes of a tier have asked their children once."""
+
+    def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
+        """A round is done; ``scores`` where it was evaluated."""
+
+    def stopping(self) -> None:
+        """The run was asked to stop and finishes its round."""
+
+
+class Execution:
+    """One run on its way: a simulation, its folder, its history.
+
+    Args:
+        simulation: What runs.
+        config: The resolved config.
+        folder: Where it is kept; locked by the caller.
+        observer: Who watches.
+    """
+
+    def __init__(self, simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> None:
+        self._simulation, self._config, self._folder, self._observer = simulation, config, folder, observer
+        self._metrics = Metrics()
+        self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
+        self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
+        self._initial_loss: float | None = None
+        self._seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
+        self._stop = False
+
+    def run(self) -> None:
+        """Run to the end, from the start or from the folder's checkpoint."""
+        simulation, observer = self._simulation, self._observer
+        kept = self._folder.load_checkpoint()
+        if kept is None:
+            self._folder.write(CONFIG, self._config.to_toml().encode())
+        else:
+            self._restore(*kept)
+        self._folder.log(
+            f"{self._config.algorithm}: rounds {simulation.round + 1} to {simulation.rounds}, "
+            f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
+        )
+        if simulation.round == 0:
+            for text in warnings_of(simulation):
+                self._folder.log(f"warning: {text}")
+                warnings.warn(text, stacklevel=2)
+        if observer is not None:
+            simulation.on_exchange = observer.exchange
+            observer.begin(simulation, simulation.rounds)
+        with self._signals():
+            try:
+                if simulation.round == 0:
+                    self._record(self._measure(), when="after")
+                while simulation.round < simulation.rounds:
+                    self._round()
+                    if self._stop and simulation.round < simulation.rounds:
+                        self._checkpoint()
+                        raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
+            except Diverged as error:
+                raise self._diverged(error) from None
+        self._finish()
+
+    def _round(self) -> None:
+        simulation = self._simulation
+        done = simulation.round + 1
+        measured = done == 1 or done == simulation.rounds or done % self._every == 0
+        before = self._measure() if measured else {}
+        adapted = simulation.adapt_steps
+        with self._timed("rounds"):
+            simulation.step()
+        scores = self._measure() if measured else None
+        if scores is not None:
+            self._record(scores, when="after")
+            self._record(before, when="before")
+            if self._config.evaluate_every == "auto" and done == 1:
+                self._every = self._spacing(scores, simulation.adapt_steps - adapted)
+        if self._observer is not None:
+            self._observer.round(done, scores)
+        spent = self._seconds["checkpoints"]
+        if spent <= _CHECKPOINT_SHARE * sum(self._seconds.values()) and done < simulation.rounds:
+            self._checkpoint()
+
+    # -- measuring -----------------------------------------------------------------------------------------------------
+
+    def _measure(self) -> dict[ModelKind, Scores]:
+        """Evaluate the models as they are, once per state; a loss beyond all bounds ends the run."""
+        simulation = self._simulation
+        if self._scores is None or self._scores[0] != simulation.round:
+            with self._timed("evaluation"):
+                self._scores = (simulation.round, evaluate(simulation))
+        worst = max(score.by_samples("loss") for score in self._scores[1].values())
+        if self._initial_loss is None:
+            self._initial_loss = worst
+        if not worst <= _BLOW_UP * max(1.0, self._initial_loss):
+            raise Diverged(f"the loss grew to {worst:.3g} after round {simulation.round}")
+        return self._scores[1]
+
+    def _spacing(self, scores: dict[ModelKind, Scores], adapted: int) -> int:
+        """Choose the rounds between evaluations from counts of samples, so that it is the same on every machine."""
+        simulation = self._simulation
+        size = simulation.algorithm.batch_size
+        batch = float(simulation.learner.samples.double().mean()) if size == "full" else float(size)
+        training = 3 * batch * simulation.device_steps  # a gradient costs about three forward passes
+        measuring = sum(float(score.count.sum()) for score in scores.values()) + 3 * batch * adapted
+        rounds = measuring / (_EVALUATION_SHARE * max(training, 1))
+        return 1 if rounds <= 1 else math.ceil(2 * rounds)  # apart from each other, each measures before and after
+
+    def _record(self, scores: dict[ModelKind, Scores], *, when: str) -> None:
+        simulation = self._simulation
+        last = simulation.stores[0].last
+        self._metrics.record(
+            scores,
+            simulation.population.tree,
+            round_=simulation.round,
+            when=when,
+            participants=last == simulation.round - 1 if simulation.round else torch.zeros_like(last, dtype=torch.bool),
+            unseen=last < 0 if simulation.round else torch.zeros_like(last, dtype=torch.bool),
+            last=simulation.round == simulation.rounds,
+        )
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        with self._timed("checkpoints"):
+            sink = io.BytesIO()
+            pq.write_table(self._metrics.table(), sink, compression="zstd")
+            history = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
+            about = {"every": self._every, "initial_loss": self._initial_loss, "seconds": self._seconds}
+            self._folder.save_checkpoint({**self._simulation.state(), "metrics": history}, about)
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        table = pq.read_table(pa.BufferReader(tensors["metrics"].numpy().tobytes()))
+        self._metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
+        self._simulation.restore(tensors)
+        self._every, self._initial_loss, self._seconds = about["every"], about["initial_loss"], about["seconds"]
+
+    def _finish(self) -> None:
+        simulation, folder = self._simulation, self._folder
+        kinds = simulation.algorithm.models
+        tree = simulation.population.tree
+        if "PM" in kinds:
+            blocks = torch.arange(tree.devices).split(_BLOCK)
+            self._save("PM", (simulation.device_models(ids) for ids in blocks), tree.names(0))
+        teams = simulation.team_models()
+        if "TM" in kinds and teams is not None:
+            self._save("TM", [teams], tree.names(1))
+        if "GM" in kinds:
+            self._save("GM", [simulation.model()[None]], tree.names(tree.top))
+        rows = list(simulation.ledger.rows())
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        folder.write_table(TRAFFIC, pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()}))
+        speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
+        steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
+        folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
+        folder.write_table(METRICS, self._metrics.table())
+        folder.log("finished")
+        folder.drop_checkpoints()
+
+    def _save(self, kind: ModelKind, blocks: Iterable[Tensor], names: list[str]) -> None:
+        """Write the models of a kind, whose rows come block by block and are never all in memory."""
+        population, layout = self._simulation.population, self._simulation.task.layout
+        model = {"name": self._config.model.name, "shape": list(population.shape), "classes": population.classes}
+        about = {"nodes": names, "model": model}
+
+        def chunks() -> Iterator[Chunk]:
+            first = 0
+            for rows in blocks:
+                yield from ((name, first, part) for name, part in layout.unflatten(rows).items())
+                first += len(rows)
+
+        like = torch.empty((len(names), layout.width), dtype=self._simulation.learner.dtype, device="meta")
+        self._folder.write_tensors(MODELS[kind], layout.unflatten(like), chunks(), about)
+
+    # -- stopping ------------------------------------------------------------------------------------------------------
+
+    def _diverged(self, error: Diverged) -> Diverged:
+        """Say what to change, and what was kept."""
+        good = self._folder.load_checkpoint()
+        kept = int(good[0]["progress"][0]) if good else 0
+        hint = advice(self._simulation)
+        told = f"{error}. {hint} The state after round {kept} is kept in {self._folder.path}."
+        self._folder.log(told)
+        return Diverged(told)
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._seconds[what] += time.perf_counter() - start
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Finish the round at the first Ctrl-C or SIGTERM; stop at once at the second."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: Any) -> None:
+            if self._stop:
+                raise KeyboardInterrupt
+            self._stop = True
+            if self._observer is not None:
+                self._observer.stopping()
+
+        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, before in old.items():
+                signal.signal(number, before)

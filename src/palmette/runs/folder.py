@@ -1,0 +1,188 @@
+"""A run's folder: what lies in it, written so that a crash never leaves half a file."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import safe_open
+from torch import Tensor
+
+from palmette.errors import BadInput, PalmetteError
+from palmette.runs import tensors as sheets
+from palmette.store import Pieces
+
+CONFIG, METRICS, TRAFFIC, TIMINGS, LOG = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json", "log.txt"
+CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
+MODELS = {"GM": "global.safetensors", "TM": "teams.safetensors", "PM": "devices.safetensors"}
+_CHECKSUM = 64  # bytes at the head of a checkpoint
+
+
+class Folder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @staticmethod
+    def create(path: Path) -> Folder:
+        """Make a new run's folder; one that exists must be empty."""
+        if path.exists() and not path.is_dir():
+            raise BadInput(f"{path} is a file, not a folder for a run; choose another --out")
+        if path.exists() and any(path.iterdir()):
+            if (path / CONFIG).exists():
+                raise BadInput(
+                    f"{path} holds a run already; continue it with 'palmette resume {path}' or choose another --out"
+                )
+            raise BadInput(f"{path} exists and is not a run; choose another --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
+        return Folder(path)
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        """Open the folder of a run that exists."""
+        if not (path / CONFIG).is_file():
+            raise BadInput(f"{path} is not the folder of a run: it has no {CONFIG}")
+        return Folder(path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / METRICS).exists() and not (self.path / CHECKPOINT).exists()
+
+    def lock(self) -> None:
+        """Keep other processes off this folder until this one ends; the system frees it even after kill -9."""
+        if self._lock is not None:
+            return
+        self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115 - held as long as the run
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            self._lock = None
+            raise BadInput(f"another process is working on {self.path}") from None
+
+    def unlock(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+            (self.path / LOCK).unlink(missing_ok=True)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file as a whole or not at all."""
+        with self._writing(name) as file:
+            file.write(data)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[IO[bytes]]:
+        """Give a file to write to; it takes its place when it is complete."""
+        target, part = self.path / name, self.path / f".{name}.part"
+        try:
+            with open(part, "w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise PalmetteError(f"cannot write {target}: {error.strerror}; the last good state is kept") from None
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Write a table as parquet; equal tables give equal bytes."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        self.write(name, sink.getvalue().to_pybytes())
+
+    def read_table(self, name: str) -> pa.Table:
+        """Read a table."""
+        try:
+            return pq.read_table(self.path / name)
+        except (OSError, pa.ArrowException) as error:
+            raise BadInput(f"cannot read {self.path / name}: {error}") from None
+
+    def write_tensors(
+        self, name: str, like: Mapping[str, Tensor], chunks: Iterable[sheets.Chunk], about: Mapping[str, Any]
+    ) -> None:
+        """Write named tensors as safetensors, some lines at a time, with what is to be known about them as JSON.
+
+        Args:
+            name: The file.
+            like: Shape and type of every tensor.
+            chunks: Their lines.
+            about: What is to be known about them.
+        """
+        with self._writing(name) as file:
+            sheets.write(file, like, chunks, about)
+
+    def read_about(self, name: str) -> dict[str, Any]:
+        """Return what is to be known about a file of tensors."""
+        with safe_open(self.path / name, framework="pt") as file:
+            about: dict[str, Any] = json.loads(file.metadata()["about"])
+        return about
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a small readable file."""
+        self.write(name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def log(self, line: str) -> None:
+        """Append a line to the run's log."""
+        try:
+            with open(self.path / LOG, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise PalmetteError(f"cannot write {self.path / LOG}: {error.strerror}") from None
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> None:
+        """Keep the state between two rounds, with its checksum, and the one before it."""
+        current = self.path / CHECKPOINT
+        if current.exists():
+            os.replace(current, self.path / PREVIOUS)
+        with self._writing(CHECKPOINT) as file:
+            file.write(bytes(_CHECKSUM))
+            sheets.write(file, tensors, sheets.whole(tensors), about)
+            digest = _checksum(file)
+            file.seek(0)
+            file.write(digest)
+
+    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return the newest checkpoint whose checksum is right, or ``None`` when there is none."""
+        for name in (CHECKPOINT, PREVIOUS):
+            path = self.path / name
+            if not path.exists():
+                continue
+            with open(path, "rb") as file:
+                sound = file.read(_CHECKSUM) == _checksum(file)
+            if sound:
+                return sheets.read(path, skip=_CHECKSUM)
+            self.log(f"{name} is damaged (its checksum is wrong) and was passed over")
+        return None
+
+    def drop_checkpoints(self) -> None:
+        """Remove the checkpoints of a finished run."""
+        for name in (PREVIOUS, CHECKPOINT):
+            (self.path / name).unlink(missing_ok=True)
+
+
+def _checksum(file: IO[bytes]) -> bytes:
+    """Return the checksum of all that follows the place kept for it."""
+    file.seek(_CHECKSUM)
+    digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_CHECKSUM // 2))  # type: ignore[arg-type]
+    return digest.hexdigest().encode()

@@ -1,0 +1,135 @@
+"""The history of a run as one long table that says of every number what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from palmette.evaluation import Scores
+from palmette.protocol import ModelKind
+from palmette.tree import Tree
+
+SCHEMA = pa.schema(
+    [
+        ("round", pa.int32()),  # 0 is the start, r is after r rounds
+        ("when", pa.string()),  # after | before the round's update
+        ("model", pa.string()),  # PM | TM | GM
+        ("tier", pa.int8()),  # tier of the node the number is about; the top tier for all devices together
+        ("node", pa.string()),  # its name
+        ("on", pa.string()),  # all | participants | unseen devices
+        ("weight", pa.string()),  # samples | devices
+        ("statistic", pa.string()),  # mean | spread | worst-decile
+        ("metric", pa.string()),  # accuracy, loss ...
+        ("value", pa.float64()),
+    ]
+)
+_EACH = 1000  # above so many devices, single devices are listed after the last round only
+
+
+@dataclass
+class Metrics:
+    """Collects the rows of the table."""
+
+    rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in SCHEMA.names})
+
+    def add(self, **row: Any) -> None:
+        """Append one row."""
+        for name, column in self.rows.items():
+            column.append(row[name])
+
+    def extend(self, nodes: list[str], values: list[float], **row: Any) -> None:
+        """Append one row for each of some nodes; all else is the same for them."""
+        for name, column in self.rows.items():
+            if name == "node":
+                column.extend(nodes)
+            elif name == "value":
+                column.extend(values)
+            else:
+                column.extend(repeat(row[name], len(nodes)))
+
+    def table(self) -> pa.Table:
+        """Return what was collected."""
+        return pa.table(self.rows, schema=SCHEMA)
+
+    def record(
+        self,
+        scores: dict[ModelKind, Scores],
+        tree: Tree,
+        *,
+        round_: int,
+        when: str,
+        participants: Tensor,
+        unseen: Tensor,
+        last: bool,
+    ) -> None:
+        """Add an evaluation: everybody, participants and unseen devices, each team, and each device.
+
+        Args:
+            scores: What was measured.
+            tree: The population's tree.
+            round_: Rounds done.
+            when: ``"after"`` or ``"before"`` the update of that round.
+            participants: Which devices took part in the round (bool).
+            unseen: Which devices never took part (bool).
+            last: Whether it is the run's last evaluation.
+        """
+        everybody = torch.ones(tree.devices, dtype=torch.bool)
+        groups = [("all", everybody)]
+        some = (("participants", participants), ("unseen", unseen))
+        groups += [(name, who) for name, who in some if who.any() and not who.all()]
+        # Names are made once: of many devices they are the largest part of the table.
+        tiers = range(0 if last or tree.devices <= _EACH else 1, tree.top) if when == "after" else range(0)
+        names = {tier: tree.names(tier) for tier in tiers}
+        for kind, score in scores.items():
+            for metric in score.sums:
+                about = {"round": round_, "when": when, "model": kind, "metric": metric}
+                for on, who in groups:
+                    where = {"tier": tree.top, "node": tree.name(tree.top, 0), "on": on}
+                    for weight, statistic, value in _statistics(score, metric, who):
+                        self.add(**about, **where, weight=weight, statistic=statistic, value=value)
+                for tier in sorted(tiers, key=lambda tier: (tier == 0, tier)):
+                    same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": "mean"}
+                    self.extend(names[tier], _of_tier(score, metric, tree, tier), **same)
+
+    def best(self, metric: str) -> dict[str, tuple[float, int]]:
+        """Return each model's best value after a round (weighted by samples, all devices) and the round it came from."""
+        found: dict[str, tuple[float, int]] = {}
+        better = max if metric == "accuracy" else min
+        for row in self.curve(metric):
+            model, value = row["model"], (row["value"], row["round"])
+            old = found.get(model)
+            found[model] = value if old is None or better(value[0], old[0]) != old[0] else old
+        return found
+
+    def curve(self, metric: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one metric over the rounds: all devices, weighted by samples, after the update."""
+        columns = self.rows
+        whole = {"tier": max(columns["tier"], default=0), "on": "all", "weight": "samples", "statistic": "mean"}
+        wanted = {**whole, "metric": metric, "when": "after"}
+        for i in range(len(columns["metric"])):
+            if all(columns[name][i] == value for name, value in wanted.items()):
+                yield {key: column[i] for key, column in columns.items()}
+
+
+def _statistics(score: Scores, metric: str, who: Tensor) -> Iterator[tuple[str, str, float]]:
+    part = Scores(score.model, {metric: score.sums[metric][who]}, score.count[who])
+    yield "samples", "mean", part.by_samples(metric)
+    yield "devices", "mean", part.by_devices(metric)
+    yield "devices", "spread", part.spread(metric)
+    yield "devices", "worst-decile", part.worst_decile(metric)
+
+
+def _of_tier(score: Scores, metric: str, tree: Tree, tier: int) -> list[float]:
+    """Return the mean over the samples under each node of a tier."""
+    if tier == 0:
+        return score.per_device(metric).tolist()
+    above = torch.from_numpy(tree.ancestors(tier))
+    total = torch.zeros(tree.size(tier), dtype=torch.float64).index_add_(0, above, score.sums[metric])
+    count = torch.zeros_like(total).index_add_(0, above, score.count)
+    return (total / count).tolist()

@@ -1,0 +1,178 @@
+"""A finished run as data: its config, tables and models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from palmette.errors import BadInput, nearest
+from palmette.protocol import ModelKind
+from palmette.runs.config import RunConfig, make_config, read_config
+from palmette.runs.folder import CONFIG, METRICS, MODELS, TIMINGS, TRAFFIC, Folder
+from palmette.task import make_task
+
+
+class Result:
+    """What a run left in its folder.
+
+    Attributes:
+        folder: Where it lies.
+        config: The resolved config.
+        metrics: The history, one number per row: round, when, model, tier, node, on, weight, statistic, metric, value.
+        traffic: Exchanges and bytes by round and link.
+        timings: Seconds; the only file of a run that differs when it is run again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files = Folder.open(folder)
+        self.folder = folder
+        self.config: RunConfig = make_config(read_config(folder / CONFIG))
+        if not (folder / METRICS).exists():
+            raise BadInput(f"the run in {folder} is not finished; continue it with 'palmette resume {folder}'")
+        self.metrics: pa.Table = files.read_table(METRICS)
+        self.traffic: pa.Table = files.read_table(TRAFFIC)
+        self.timings: dict[str, Any] = json.loads((folder / TIMINGS).read_text())
+
+    def curve(
+        self,
+        model: ModelKind = "PM",
+        metric: str = "accuracy",
+        *,
+        on: str = "all",
+        weight: str = "samples",
+        statistic: str = "mean",
+        when: str = "after",
+        node: str | None = None,
+    ) -> dict[int, float]:
+        """Return one number over the rounds: of which model, on whom, weighted how; of one node where ``node`` is given."""
+        table = self.metrics
+        wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
+        keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
+        for column, value in wanted.items():
+            keep = pc.and_(keep, pc.equal(table[column], value))
+        part = table.filter(keep)
+        return dict(zip(part["round"].to_pylist(), part["value"].to_pylist(), strict=True))
+
+    def last(self, model: ModelKind = "PM", metric: str = "accuracy", **which: Any) -> float:
+        """Return a number after the last round."""
+        curve = self.curve(model, metric, **which)
+        if not curve:
+            raise BadInput(f"no {metric} of {model} in {self.folder}")
+        return curve[max(curve)]
+
+    def best(self, model: ModelKind = "PM", metric: str = "accuracy") -> tuple[float, int]:
+        """Return the best number over the rounds and its round."""
+        curve = self.curve(model, metric)
+        sign = 1 if metric == "accuracy" else -1
+        round_ = max(curve, key=lambda key: (sign * curve[key], -key))
+        return curve[round_], round_
+
+    @property
+    def kinds(self) -> list[ModelKind]:
+        """Which kinds of models were measured."""
+        found = set(self.metrics["model"].to_pylist())
+        return [kind for kind in MODELS_IN_ORDER if kind in found]
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run in one object, as ``palmette run --json`` prints it."""
+        names = sorted(set(self.metrics["metric"].to_pylist()))
+        lead = "accuracy" if "accuracy" in names else "loss"
+        links = self.traffic.group_by("tier").aggregate(
+            [("exchanges", "sum"), ("bytes_up", "sum"), ("bytes_down", "sum")]
+        )
+        best = {kind: self.best(kind, lead) for kind in self.kinds}
+        return {
+            "algorithm": self.config.algorithm,
+            "rounds": self.config.rounds,
+            "seed": self.config.seed,
+            "models": {kind: {name: self.last(kind, name) for name in names} for kind in self.kinds},
+            "best": {kind: {lead: value, "round": round_} for kind, (value, round_) in best.items()},
+            "device_steps": self.timings["device_steps"],
+            "device_steps_per_second": self.timings["device_steps_per_second"],
+            "traffic": {
+                "links": [
+                    {
+                        "tier": row["tier"],
+                        "exchanges": row["exchanges_sum"],
+                        "bytes_up": row["bytes_up_sum"],
+                        "bytes_down": row["bytes_down_sum"],
+                    }
+                    for row in sorted(links.to_pylist(), key=lambda row: row["tier"])
+                ]
+            },
+            "folder": str(self.folder),
+        }
+
+    # -- models --------------------------------------------------------------------------------------------------------
+
+    def names(self, kind: ModelKind = "PM") -> list[str]:
+        """Return the names of the nodes that have a model of this kind, in the order of `tensors`."""
+        return list(self._about(kind)["nodes"])
+
+    def tensors(self, kind: ModelKind = "PM") -> dict[str, Tensor]:
+        """Return the parameters of all models of a kind, by name, with one line per node."""
+        with safe_open(self._file(kind), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+
+    def module(self, kind: ModelKind = "PM", node: str | None = None, into: nn.Module | None = None) -> nn.Module:
+        """Return one node's model as a torch module.
+
+        Args:
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``.
+            node: The device's or team's name; not needed for the global model.
+            into: The module to fill, for a run whose model was a module of your own.
+        """
+        names = self.names(kind)
+        name = names[0] if node is None and len(names) == 1 else node
+        if name not in names:
+            raise BadInput(f"no {kind} of {name!r}{nearest(str(name), names)}")
+        about = self._about(kind)["model"]
+        if into is None:
+            if "model" in self.config.given:
+                raise BadInput("this run's model was a module of your own: give one to fill with into=")
+            options = {key: value for key, value in dict(self.config.model).items() if key not in ("name", "l2")}
+            into = make_task(self.config.model.name, tuple(about["shape"]), about["classes"], **options).module
+        line = names.index(name)
+        with torch.no_grad(), safe_open(self._file(kind), framework="pt") as file:
+            for key, parameter in into.named_parameters():
+                parameter.copy_(file.get_slice(key)[line])
+        return into
+
+    def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
+        """Write every node's model to a safetensors file of its own, named after the node."""
+        folder = Path(target)
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        with safe_open(self._file(kind), framework="pt") as file:
+            parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            for line, name in enumerate(self.names(kind)):
+                path = folder / f"{name.replace('/', '_')}.safetensors"
+                save_file({key: part[line] for key, part in parts.items()}, path)
+                written.append(path)
+        return written
+
+    def _file(self, kind: ModelKind) -> Path:
+        path = self.folder / MODELS[kind]
+        if not path.exists():
+            raise BadInput(f"{self.config.algorithm} made no {kind}; there is {', '.join(self.kinds)}")
+        return path
+
+    def _about(self, kind: ModelKind) -> dict[str, Any]:
+        self._file(kind)
+        return Folder(self.folder).read_about(MODELS[kind])
+
+
+MODELS_IN_ORDER: tuple[ModelKind, ...] = ("PM", "TM", "GM")
+
+
+def load(folder: str | Path) -> Result:
+    """Read a finished run from its folder."""
+    return Result(Path(folder))

@@ -1,0 +1,100 @@
+"""Files of tensors in the safetensors format, written and read piece by piece.
+
+The library writes what lies in memory as a whole; a million devices' models should not. The bytes are those the library
+would write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette.store import Pieces
+
+# In the order in which the library lays tensors out, so that each begins at a multiple of its numbers' size.
+_KINDS = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_ORDER = {kind: place for place, kind in enumerate(_KINDS)}
+
+Chunk = tuple[str, int, Tensor]
+"""A tensor's name, the first of its lines and those lines."""
+
+
+def whole(tensors: Mapping[str, Tensor | Pieces]) -> Iterator[Chunk]:
+    """Yield all lines of some tensors, one tensor after the other."""
+    for name, value in tensors.items():
+        first = 0
+        for part in [value] if isinstance(value, Tensor) else value:
+            yield name, first, part
+            first += len(part) if part.dim() else 0
+
+
+def write(
+    file: IO[bytes], like: Mapping[str, Tensor | Pieces], chunks: Iterable[Chunk], about: Mapping[str, Any]
+) -> None:
+    """Write tensors from the file's position on; chunks may come in any order and must cover them all.
+
+    Args:
+        file: An open file.
+        like: Shape and type of every tensor; only these are looked at.
+        chunks: The numbers.
+        about: What is to be known about them; under one key only, because the library writes several in random order.
+    """
+    names = sorted(like, key=lambda name: (_ORDER[like[name].dtype], name))
+    header: dict[str, Any] = {"__metadata__": {"about": json.dumps(about)}}
+    begin, end = {}, 0
+    for name in names:
+        shape, dtype = tuple(like[name].shape), like[name].dtype
+        begin[name], end = end, end + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        header[name] = {"dtype": _KINDS[dtype], "shape": list(shape), "data_offsets": [begin[name], end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(len(text).to_bytes(8, "little") + text)
+    base = file.tell()
+    for name, first, part in chunks:
+        line = part.dtype.itemsize * int(np.prod(like[name].shape[1:], dtype=np.int64))
+        file.seek(base + begin[name] + first * line)
+        file.write(_bytes(part))
+    file.seek(base + end)
+
+
+def read(path: Path, skip: int = 0) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a file and what is to be known about them; numbers are fetched when they are looked at.
+
+    Args:
+        path: The file.
+        skip: Bytes before the tensors begin.
+    """
+    # A private map: whoever writes into a tensor changes his own copy, never the file.
+    data = np.memmap(path, dtype=np.uint8, mode="c")
+    base = skip + 8 + int.from_bytes(data[skip : skip + 8].tobytes(), "little")
+    header = json.loads(data[skip + 8 : base].tobytes())
+    about: dict[str, Any] = json.loads(header.pop("__metadata__")["about"])
+    kinds = {word: kind for kind, word in _KINDS.items()}
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        flat = torch.from_numpy(data[base + begin : base + end]).view(kinds[entry["dtype"]])
+        tensors[name] = flat.reshape(entry["shape"])
+    return tensors, about
+
+
+def _bytes(part: Tensor) -> Any:
+    """View a tensor's numbers as bytes."""
+    return part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo bench prove-kills clean
+.PHONY: setup test check demo bench clean prove-kills prove-million prove-sfedhp prove-groupperfl
 
 setup: .venv/ready
 
@@ -27,8 +27,19 @@ demo: .venv/ready
 	.venv/bin/palmette demo
 
 # Heavy proofs, run by hand; their results are in docs/.
+prove-kills prove-million prove-sfedhp prove-groupperfl: export PALMETTE_DATA ?= ../shared/data
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py
+
+prove-million: .venv/ready
+	.venv/bin/python proofs/million.py
+
+prove-sfedhp: .venv/ready
+	.venv/bin/python proofs/sfedhp.py runs/sfedhp dense none each both
+
+prove-groupperfl: .venv/ready
+	.venv/bin/python proofs/groupperfl.py digits
+	.venv/bin/python proofs/groupperfl.py words
 
 # The benchmark has an environment of its own: pfl-research is compared with, not depended on.
 .venv-bench/ready: pyproject.toml constraints.txt

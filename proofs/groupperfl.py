@@ -44,7 +44,7 @@ def personal(name: str, population: palmette.Population, task: palmette.Task, se
 
 def digits(seeds: int = 3) -> None:
     """Print accuracies on rotated digits."""
-    for samples in (4, 8, 16):
+    for samples in (4, 8, 12):
         found: dict[str, list[Any]] = {name: [] for name in METHODS}
         for seed in range(seeds):
             partition = Few(samples, Dirichlet(alpha=1.0, within="team"))

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
-from palmette.cli.folders import free_folder
 from palmette.cli.progress import Bars, Lines, watching
 from palmette.evaluation import Scores
 from palmette.runs import execute, load
+from palmette.runs.folder import claimed
 
 TINY = ["--tree", "2x3", "--rounds", "2", "--set", "local_steps=2", "--set", "team_steps=2"]
 COMMAND = [sys.executable, "-c", "from palmette.cli.app import app; app()"]
@@ -170,13 +170,16 @@ def test_help_has_an_example_and_fits(command: tuple[str, ...]) -> None:
     assert fits(done.stdout)
 
 
-def test_free_folders_are_numbered(tmp_path: Path) -> None:
+def test_new_folders_are_numbered_and_claimed_at_once(tmp_path: Path) -> None:
     names = []
     for _ in range(3):
-        (path := free_folder(tmp_path, "demo", first=0)).mkdir()
-        names.append(path.name)
+        with claimed(None, tmp_path, "demo", first=0) as path:
+            (path / "kept").touch()
+            names.append(path.name)
     assert names == ["demo", "demo-2", "demo-3"]
-    assert free_folder(tmp_path, "x", first=1).name == "x-1"
+    with claimed(None, tmp_path, "x") as one, claimed(None, tmp_path, "x") as two:
+        assert (one.name, two.name) == ("x-1", "x-2")
+    assert not one.exists()  # nothing came of it
 
 
 def test_the_command_line_itself_does_not_load_torch() -> None:

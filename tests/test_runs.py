@@ -75,7 +75,7 @@ def test_a_killed_run_resumes_to_the_very_same_bytes(method: Algorithm, tmp_path
     with pytest.raises(ZeroDivisionError):
         run(method, population, task, out=tmp_path / "cut", observer=Killer(2), **given)
     assert (tmp_path / "cut" / CHECKPOINT).exists()
-    resumed = resume(tmp_path / "cut", method=method, population=population, task=task)
+    resumed = resume(tmp_path / "cut", method=method, population=population, model=task)
     expected = contents(whole.folder)
     assert set(expected) >= {"metrics.parquet", "traffic.parquet"}
     assert contents(resumed.folder) == expected
@@ -263,7 +263,56 @@ def test_a_diverging_run_keeps_the_last_good_round_and_says_what_to_lower(tmp_pa
     ):
         execute(make_config(config), tmp_path / "run")
     kept = Folder(tmp_path / "run").load_checkpoint()
-    assert kept is None or all(bool(rows.isfinite().all()) for rows in kept[0].values() if rows.is_floating_point())
+    assert kept is not None
+    assert all(bool(rows.isfinite().all()) for rows in kept[0].values() if rows.is_floating_point())
+
+
+def test_the_last_good_round_is_kept_even_where_checkpoints_are_rare(tmp_path: Path) -> None:
+    given = {"alpha": 0.75, "local_steps": 1, "tune_steps": 1}
+    config = {"algorithm": "fedavg", "rounds": 400, "settings": given, "tree": "2x5", "evaluate_every": 10}
+    config |= {"model": {"name": "mclr", "l2": 3.0}}
+    with pytest.warns(UserWarning, match="alpha = 0.75"), pytest.raises(Diverged, match="the loss grew") as told:
+        execute(make_config(config), tmp_path / "run")
+    kept = Folder(tmp_path / "run").load_checkpoint()
+    assert kept is not None
+    done = int(kept[0]["progress"][0])
+    assert f"state after round {done} is kept" in str(told.value)
+    assert done % 10 == 0  # the last round that was measured and found sane
+    assert done >= 10
+
+
+def test_what_is_not_the_run_that_was_stopped_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        execute(make_config(DIGITS), tmp_path / "cut", observer=Killer(2))
+    path = tmp_path / "cut" / "config.toml"
+    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
+    with pytest.raises(BadInput, match="not the run that was stopped"):
+        resume(tmp_path / "cut")
+
+
+def test_without_test_samples_a_run_still_runs(tmp_path: Path) -> None:
+    config = {**DIGITS, "data": {"name": "digits", "test": 0.0}}
+    with pytest.warns(UserWarning, match="test"):
+        result = execute(make_config(config), tmp_path / "run")
+    assert len(result.tensors("PM")) == 2
+
+
+def test_team_participation_is_not_dropped_in_silence_by_a_method_without_teams(tmp_path: Path) -> None:
+    config = {**DIGITS, "algorithm": "fedavg", "settings": {}, "participation": {"teams": 1}}
+    with pytest.warns(UserWarning, match="fedavg knows no teams"):
+        execute(make_config(config), tmp_path / "run")
+
+
+def test_a_metric_of_ones_own_is_best_when_it_is_largest(tmp_path: Path) -> None:
+    population = palmette.make_population("digits", tree="2x3")
+    base = make_task("mclr", population.shape, population.classes)
+    hits = {"hit": lambda output, target: (output.argmax(-1) == target).to(output.dtype)}
+    task = palmette.Task(base.module, metrics=hits)
+    result = run("permfl", population, task, rounds=2, out=tmp_path / "run", evaluate_every=1)
+    curve = result.curve("PM", "hit")
+    assert result.best("PM", "hit")[0] == max(curve.values()) > curve[0]
+    worst = result.last("PM", "hit", weight="devices", statistic="worst-decile")
+    assert worst <= result.last("PM", "hit", weight="devices")
 
 
 def test_too_large_a_team_step_is_named(tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ def test_one_problem_of_a_setting_of_several_types_is_told_once() -> None:
 
 
 def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match=r"unknown algorithm 'perfml'; did you mean 'permfl'\?"):
-        algorithm("perfml")
-    with pytest.raises(BadInput, match="unknown algorithm 'zzz'; there is fedavg, hierfavg, local, permfl, pfedmt"):
+    with pytest.raises(BadInput, match=r"unknown algorithm 'prmfl'; did you mean 'permfl'\?"):
+        algorithm("prmfl")
+    with pytest.raises(BadInput, match=f"unknown algorithm 'zzz'; there is {', '.join(sorted(ALGORITHMS))}"):
         algorithm("zzz")
 
 

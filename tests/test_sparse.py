@@ -64,7 +64,7 @@ def test_a_row_costs_one_bit_per_entry_and_its_values() -> None:
     rows = torch.tensor([[1.0, 0, 0, 0, 0, 0, 0, 0, 2.0], [0] * 9])
     assert Sparse(rows).sizes().tolist() == [2 + 2 * 4, 2]
     assert Sparse(rows.double()).sizes().tolist() == [2 + 2 * 8, 2]
-    assert total_payload({"x": Sparse(rows), "k": 1}, torch.tensor([0, 0, 1])) == 10 + 10 + 2 + 3 * 8
+    assert total_payload({"x": Sparse(rows), "k": 1}, torch.tensor([0, 0, 1]), 3) == 10 + 10 + 2 + 3 * 8
 
 
 def test_the_papers_formula_counts_zeros_twice_and_64_bits_per_value() -> None:
@@ -81,7 +81,7 @@ def test_an_envelope_carries_as_many_bytes_of_tensors_as_the_ledger_counts() -> 
     data = encode(Envelope(1, 2, 3, 4, body))
     size = int.from_bytes(data[:4], "little")
     tensors = load(data[4 + size :])
-    assert sum(t.nbytes for t in tensors.values()) + 8 == total_payload(body, torch.tensor([0]))
+    assert sum(t.nbytes for t in tensors.values()) + 8 == total_payload(body, None, 1)
     got = plain(decode(data).body)
     assert list(got) == ["x", "steps", "c"]
     assert torch.equal(got["x"], sparse.rows)

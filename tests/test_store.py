@@ -194,7 +194,7 @@ def test_a_run_killed_with_its_store_on_disk_resumes_to_the_bytes_of_one_in_memo
     with pytest.raises(ZeroDivisionError):
         run(method, population, task, out=tmp_path / "cut", observer=Killer(2), store="disk", **given)
     assert (tmp_path / "cut" / CHECKPOINT).exists()
-    resumed = resume(tmp_path / "cut", method=method, population=population, task=task)
+    resumed = resume(tmp_path / "cut", method=method, population=population, model=task)
     assert resumed.config.engine.store == "disk"
     assert contents(resumed.folder) == contents(whole.folder)
     assert not list(resumed.folder.glob("store-*"))

@@ -103,7 +103,7 @@ def test_random_mclr_is_not_zero() -> None:
     [
         ("mlcr", (6,), {}, "unknown model 'mlcr'; did you mean 'mclr'"),
         ("mclr", (6,), {"start": "one"}, "start must be 'zero' or 'random', not 'one'"),
-        ("mclr", (6,), {"hidden": 5}, "model 'mclr': .*hidden"),
+        ("mclr", (6,), {"hidden": 5}, "model 'mclr' cannot be made with .*hidden"),
         ("dnn", (6,), {"hidden": (5, 0)}, r"hidden sizes must be at least 1, not \[5, 0\]"),
         ("cnn", (784,), {}, r"cnn needs images .* not \(784,\)"),
         ("cnn", (1, 3, 28), {}, r"sides of at least 4, not \(1, 3, 28\)"),
@@ -384,3 +384,26 @@ def test_a_replica_shares_nothing_with_the_module_and_evaluates_without_dropout(
     assert bool(task.initial().any())
     assert not any(parameter.requires_grad for parameter in copy.parameters())
     assert isinstance(task.module[1], nn.Dropout)  # type: ignore[index]
+
+
+class OwnLuck(torch.nn.Module):
+    """A model that draws from torch's own random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def test_a_model_that_draws_random_numbers_of_its_own_is_refused() -> None:
+    from palmette.learner import Learner
+    from palmette.population import Population
+
+    people = Population.from_arrays(
+        torch.randn(40, 3), torch.zeros(40, dtype=torch.int64), device=[0, 1] * 20, classes=2
+    )
+    for backend in ("auto", "loop"):
+        with pytest.raises(BadInput, match="random numbers of its own"):
+            Learner(Task(OwnLuck()), people, backend=backend)

@@ -13,6 +13,11 @@ from palmette.simulate import Simulation, one_thread_inside
 _DEVICES = 256  # devices whose personal models are measured at once
 
 
+def lower_is_better(metric: str) -> bool:
+    """Return whether a metric is to be small; all but the loss are to be large."""
+    return metric == "loss"
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """One kind of model measured on every device's own test samples.
@@ -48,7 +53,7 @@ class Scores:
     def worst_decile(self, metric: str = "accuracy") -> float:
         """Return the mean over the tenth of the devices that fare worst."""
         values = self.per_device(metric)
-        values = values[~values.isnan()].sort(descending=metric != "accuracy").values
+        values = values[~values.isnan()].sort(descending=lower_is_better(metric)).values
         return float("nan") if not len(values) else float(values[: max(1, len(values) // 10)].mean())
 
 

@@ -182,7 +182,7 @@ def _pick(setting: Setting, tree: Tree, tier: int, ids: Tensor, like: Tensor) ->
         values[tree.find(tier, name)] = value
     chosen = values[ids.to(like.device)]
     if bool(chosen.isnan().any()):
-        missing = tree.name(tier, int(ids[chosen.isnan().nonzero()[0]]))
+        missing = tree.name(tier, int(ids[chosen.isnan().nonzero()[0].cpu()]))
         raise BadInput(
             f"a setting by name leaves out {missing!r} of tier {tier}; give a value for every node of the tier"
         )
@@ -213,6 +213,7 @@ class Algorithm(ABC):
         paper: Where it comes from.
         flat: Whether it ignores teams and runs on the devices directly under the server.
         tiers: The numbers of tiers it is defined for; ``None`` for any.
+        held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
         presets: Named sets of settings.
         batch_size: Samples per gradient step.
     """
@@ -221,6 +222,7 @@ class Algorithm(ABC):
     paper: ClassVar[str]
     flat: ClassVar[bool] = False
     tiers: ClassVar[tuple[int, ...] | None] = None
+    held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     batch_size: int | Literal["full"]
 

@@ -59,7 +59,7 @@ class SegmentMean:
         """For each parent, the weight of the children that were added; to be asked for when all are in."""
         if self._weight is None:
             return self.present.to(torch.float64)
-        total = torch.zeros(self._count, dtype=torch.float64)
+        total = torch.zeros(self._count, dtype=torch.float64, device=self._segment.device)
         for positions in self._added:
             total.index_add_(0, self._segment[positions], self._weight[positions])
         return total

@@ -37,6 +37,7 @@ class Setup:
     links: Mapping[int, Link]
     samples: list[Tensor]
     seed: int
+    top: int
 
 
 @dataclass(eq=False)
@@ -129,7 +130,7 @@ class Machine:
 
     def _exchange(self, node: Node, ask: Ask) -> Replies:
         link = self.setup.links.get(self.tier - 1, Link())
-        traffic = self.ledger.at(node.round, self.tier)
+        traffic = self.ledger.at(node.round, self.setup.top if self.setup.algorithm.flat else self.tier)
         return exchange(node, ask, link, self._counters, traffic, lambda parcel: self._deliver(node, parcel))
 
     def _deliver(self, node: Node, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
@@ -159,7 +160,15 @@ def run_separately(simulation: Simulation, rounds: int) -> list[list[Machine]]:
         rounds: How many rounds.
     """
     tree = simulation.tree
-    setup = Setup(simulation.algorithm, tree, simulation.learner, simulation.links, simulation.samples, simulation.seed)
+    setup = Setup(
+        algorithm=simulation.algorithm,
+        tree=tree,
+        learner=simulation.learner,
+        links=simulation.links,
+        samples=simulation.samples,
+        seed=simulation.seed,
+        top=simulation.population.tree.top,
+    )
     machines = [[Machine(setup, tier, number) for number in range(tree.size(tier))] for tier in range(tree.tiers)]
     for tier in range(1, tree.tiers):
         for parent in machines[tier]:

@@ -6,16 +6,25 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from palmette.errors import BadInput, nearest
 
 T = TypeVar("T")
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+
+def _no_bool(value: Any) -> Any:
+    """Refuse true and false, which Python would take for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("should be a number")
+    return value
+
+
+NUMBER = BeforeValidator(_no_bool)
+Positive = Annotated[float, NUMBER, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, NUMBER, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, NUMBER, Field(ge=1)]
 Rate = Literal["auto"] | Positive | dict[str, Positive]
 """A device's step size: a number, one per device by name, or the largest that theory allows."""
 BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from palmette.protocol import Algorithm, Ask, Device, Node, Replies
 from palmette.store import Pieces, Store
 from palmette.task import Task
 
+_inside, _entered = threading.Lock(), {"count": 0, "threads": 1}
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
 
 
@@ -41,7 +43,8 @@ class Simulation:
         device: Where they live.
         chunk: Devices that work at once; by default the learner decides.
         threads: Chunks that run at the same time; by default one per core.
-        held_out: Share of the training samples kept out of training for programs that choose settings by it.
+        held_out: Share of the training samples kept out of training for programs that choose settings by it; what the
+            algorithm wants by default.
         store: ``"memory"``, or a folder for the file that what the devices keep is mapped to.
     """
 
@@ -59,11 +62,13 @@ class Simulation:
         device: torch.device | str = "cpu",
         chunk: int | None = None,
         threads: int | None = None,
-        held_out: float = 0.0,
+        held_out: float | None = None,
         store: Path | str = "memory",
     ) -> None:
         if rounds < 1:
             raise BadInput(f"rounds must be at least 1, not {rounds}")
+        if threads is not None and threads < 1:
+            raise BadInput(f"threads must be at least 1, not {threads}")
         if chunk is not None and chunk < 1:
             raise BadInput(f"chunk must be at least 1, not {chunk}")
         self.population, self.task = population, task
@@ -78,7 +83,7 @@ class Simulation:
             dtype=dtype,
             device=device,
             backend=backend,
-            held_out=held_out,
+            held_out=algorithm.held_out if held_out is None else held_out,
         )
         with one_thread_inside():
             self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)
@@ -157,8 +162,10 @@ class Simulation:
 
     def _to_devices(self, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
         """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
-        size = self._chunk or self.learner.chunk(len(parcel.ids))
-        if self._threads == 1:  # handing work to another thread and waiting for it costs more than a small chunk's means
+        size = min(self._chunk or self.learner.chunk(len(parcel.ids)), len(parcel.ids))
+        if (
+            self._threads == 1
+        ):  # handing work to another thread and waiting for it costs more than a small chunk's means
             for positions in torch.arange(len(parcel.ids)).split(size):
                 reply, steps = self._work(parcel, positions)
                 self.device_steps += steps
@@ -191,7 +198,7 @@ class Simulation:
         """Stop at the first number that is not one."""
         for value in rows.values() if isinstance(rows, Mapping) else [rows]:
             if not isinstance(value, Tensor) or not value.is_floating_point() or math.isfinite(value.sum()):
-                continue  # a sum is finite where all its parts are, and is far cheaper to look at
+                continue  # a finite sum has finite parts only, and is far cheaper to look at
             if not bool(value.isfinite().all()):
                 bad = int((~value.flatten(1).isfinite().all(1)).nonzero()[0]) if value.dim() > 1 else 0
                 raise Diverged(
@@ -280,10 +287,19 @@ class Simulation:
 
 @contextmanager
 def one_thread_inside() -> Iterator[None]:
-    """Keep torch from splitting one operation over threads: chunks are the unit of parallelism."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Keep torch from splitting one operation over threads: chunks are the unit of parallelism.
+
+    Simulations in several threads share the setting: the first to enter sets it, the last to leave puts it back.
+    """
+    with _inside:
+        if _entered["count"] == 0:
+            _entered["threads"] = torch.get_num_threads()
+            torch.set_num_threads(1)
+        _entered["count"] += 1
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _inside:
+            _entered["count"] -= 1
+            if _entered["count"] == 0:
+                torch.set_num_threads(_entered["threads"])

@@ -181,6 +181,6 @@ def make_task(
         raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
     try:
         module = MODELS[model](shape, classes or 1, seed=seed, **options)
-    except TypeError as error:
-        raise BadInput(f"model {model!r}: {error}") from None
+    except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
+        raise BadInput(f"model {model!r} cannot be made with {options}: {str(error).splitlines()[0]}") from None
     return Task(module, chosen, l2=l2, name=model)

@@ -6,6 +6,7 @@ parent are neighbours and parents come in order; every array in Palmette that ha
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Sized
@@ -23,6 +24,7 @@ from palmette.errors import BadInput, nearest
 from palmette.segments import segment_mean
 
 Ints = NDArray[np.int64]
+_MOST = 10**8  # devices of a tree; far more than a machine can hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +181,8 @@ class Tree:
         """
         if isinstance(what, Tree):
             return what
+        if isinstance(what, bool):
+            raise BadInput("a tree is written like 4x10, not true or false")
         if isinstance(what, Mapping):
             return _from_mapping(what)
         if isinstance(what, str):
@@ -197,8 +201,10 @@ class Tree:
     @staticmethod
     def from_sizes(sizes: Sequence[int]) -> Tree:
         """Make a three-tier tree from the number of devices of every team."""
-        if not len(sizes) or not all(isinstance(size, Real) and size >= 1 and size % 1 == 0 for size in sizes):
+        whole = all(isinstance(size, Real) and not isinstance(size, bool) and size % 1 == 0 for size in sizes)
+        if not len(sizes) or not whole or min(sizes) < 1:
             raise BadInput(f"team sizes must be whole numbers of at least 1, not {list(sizes)}")
+        _refuse_huge(sum(sizes))
         teams = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         return Tree((teams, np.zeros(len(sizes), dtype=np.int64)))
 
@@ -262,9 +268,15 @@ class Tree:
         return Tree(tree.parents, (*tree.labels[:-1], (roots[0],)))
 
 
+def _refuse_huge(devices: int) -> None:
+    if devices > _MOST:
+        raise BadInput(f"a tree of {devices:.3g} devices is too large; the most is {_MOST:.0e}")
+
+
 def _from_factors(factors: Sequence[int]) -> Tree:
     if min(factors) < 1:
         raise BadInput(f"every number of a tree must be at least 1, not {'x'.join(map(str, factors))}")
+    _refuse_huge(math.prod(factors))
     parents: list[Ints] = []
     size = 1
     for factor in factors:

@@ -43,7 +43,7 @@ def algorithm(name: str, *, preset: str | None = None, **settings: Any) -> Algor
     if name not in ALGORITHMS:
         raise BadInput(f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)}")
     kind = ALGORITHMS[name]
-    if preset is not None and preset not in kind.presets:
-        raise BadInput(f"{name} has no preset {preset!r}{nearest(preset, kind.presets) if kind.presets else ''}")
+    if preset is not None and not (isinstance(preset, str) and preset in kind.presets):
+        raise BadInput(f"{name} has no preset {preset!r}{nearest(str(preset), kind.presets) if kind.presets else ''}")
     chosen = {} if preset is None else dict(kind.presets[preset])
     return build(kind, name, {**chosen, **settings})

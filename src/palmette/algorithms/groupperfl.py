@@ -12,7 +12,7 @@ team works it out for its own and nothing is sent for it; a link's own participa
 done with stage 2 before the largest. During stage 1 a team's model is the global one it last received.
 
 Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples
-(``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor whether Adam's
+(a quarter of them, or ``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor whether Adam's
 moments start anew in stage 2; here they do.
 
 Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.
@@ -211,7 +211,7 @@ class Staged(Algorithm):
         if not self.personal:
             return parent
         tried = [node.descend(parent, steps=Epochs(self.tune_epochs), lr=rate) for rate in self.rates]
-        held_out = node._learner.held_out[node.ids] > 0
+        held_out = node.held_out > 0
         scores = torch.stack([self._loss(node, rows, "train") for rows in tried])
         if bool(held_out.any()):
             held = torch.stack([self._loss(node, rows, "held-out") for rows in tried])
@@ -237,6 +237,7 @@ class FL(Staged):
 class PerFL(Staged):
     """Federated learning, then local epochs on every client."""
 
+    held_out: ClassVar[float] = 0.25
     name: ClassVar[str] = "perfl"
     grouped: ClassVar[bool] = False
     personal: ClassVar[bool] = True
@@ -255,6 +256,7 @@ class GroupFL(Staged):
 class GroupPerFL(Staged):
     """Federated learning over all, then inside every group, then local epochs on every client."""
 
+    held_out: ClassVar[float] = 0.25
     name: ClassVar[str] = "groupperfl"
     grouped: ClassVar[bool] = True
     personal: ClassVar[bool] = True

@@ -82,14 +82,14 @@ def run(
     """
     with one_line_errors():
         from palmette.cli.configure import configure
-        from palmette.cli.folders import free_folder
         from palmette.cli.progress import follow
         from palmette.runs import execute
+        from palmette.runs.folder import claimed
 
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
-        folder = out or free_folder(Path("runs"), f"{made.algorithm}-{made.data.name}", first=1)
-        result = follow(made.algorithm, folder, lambda eyes: execute(made, folder, observer=eyes), quiet=quiet)
+        with claimed(out, Path("runs"), f"{made.algorithm}-{made.data.name}") as folder:
+            result = follow(made.algorithm, folder, lambda eyes: execute(made, folder, observer=eyes), quiet=quiet)
         _show(result, json=json)
 
 

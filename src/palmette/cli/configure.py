@@ -145,8 +145,8 @@ def _unusable_device(values: Mapping[str, Any]) -> list[str]:
     engine = values.get("engine", {})
     name = engine.get("device", "cpu") if isinstance(engine, dict) else "cpu"
     try:
-        torch.zeros(1, device=name)
-    except (RuntimeError, AssertionError, TypeError):
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
         return [f"engine.device: this machine's torch cannot compute on {name!r}; leave it out to use the cpu"]
     return []
 

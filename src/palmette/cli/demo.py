@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from palmette.cli.folders import free_folder
 from palmette.cli.progress import errors_console, follow
 from palmette.protocol import ModelKind
 from palmette.report.numbers import Method, seconds
@@ -19,6 +18,7 @@ from palmette.report.plots import plot_methods
 from palmette.report.tables import MODEL_STYLES, methods_table
 from palmette.report.verdict import verdict
 from palmette.runs import Observer, Result, RunConfig, execute, make_config
+from palmette.runs.folder import claimed
 
 DATA = {"name": "digits", "shift": "rotate", "partition": "dirichlet", "alpha": 1.0, "within": "team"}
 
@@ -82,7 +82,11 @@ def run_demo(
         quiet: Whether to show no progress.
         console: Where the result is printed; standard output by default.
     """
-    folder = free_folder(base, "demo", first=0)
+    with claimed(None, base, "demo", first=0) as folder:
+        return _compete(folder, entrants, quiet=quiet, console=console)
+
+
+def _compete(folder: Path, entrants: Sequence[Entrant], *, quiet: bool, console: Console | None) -> list[Method]:
     errors = errors_console()
     methods = []
     for number, entrant in enumerate(entrants, 1):

@@ -59,6 +59,8 @@ def one_line_errors() -> Iterator[None]:
         _leave(str(error), BAD_INPUT, error)
     except PalmetteError as error:
         _leave(str(error), FAILED, error)
+    except MemoryError as error:
+        _leave("there is not enough memory for this; use fewer devices or a smaller model", FAILED, error)
     except BrokenPipeError:
         raise  # the reader of our output went away; typer ends quietly
     except OSError as error:

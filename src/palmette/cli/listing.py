@@ -15,11 +15,12 @@ from palmette.cli.configure import model_keys
 from palmette.models import MODELS
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS, SOURCES
 from palmette.population.partition import option_names
+from palmette.reproduce import EXPERIMENTS
 
 
 def listed(topic: str) -> list[dict[str, Any]]:
     """Return the entries of a topic as data."""
-    return {"algorithms": _algorithms, "datasets": _datasets, "models": _models}.get(topic, list)()
+    return {"algorithms": _algorithms, "datasets": _datasets, "models": _models, "experiments": _experiments}[topic]()
 
 
 def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
@@ -41,6 +42,10 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
             lines.append(Text(f"partition: {entry['partition'] or 'comes by device'}", style="dim"))
         table.add_row(entry["name"], Group(*lines))
     return Group(table, *_notes(topic))
+
+
+def _experiments() -> list[dict[str, Any]]:
+    return [{"name": name, "summary": experiment.description} for name, experiment in EXPERIMENTS.items()]
 
 
 def _algorithms() -> list[dict[str, Any]]:

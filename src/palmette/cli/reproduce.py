@@ -25,6 +25,8 @@ def reproduce(
 
         found = run(name, out=out)
         if json:
-            print_json({key: value for key, value in found.items() if key != "text"})
-        else:
-            typer.echo(found["text"])
+            print_json(found)
+            return
+        typer.echo(found["table"])
+        for line in [*found["notes"], *(f"wrote {file}" for file in found["files"])]:
+            typer.echo(line)

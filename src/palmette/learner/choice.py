@@ -33,6 +33,7 @@ def choose(
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
     """
+    _refuse_own_luck(task, dtype, device, probe)
     if name == "auto":
         return _first_that_fits(task, dtype, device, probe)
     if name not in BACKENDS:
@@ -63,6 +64,21 @@ def _first_that_fits(
             return backend, "; ".join([*reasons, f"{name} is the fastest that fits the model"])
         reasons.append(f"{name} disagrees with plain autograd by {gap / scale:.1g} of the gradient")
     return loop, "; ".join([*reasons, "loop runs any model"])
+
+
+def _refuse_own_luck(task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]) -> None:
+    """Refuse a model that draws from torch's own random numbers: such a run could not be repeated, let alone resumed."""
+
+    def state() -> Tensor:
+        return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+    before = state()
+    _try(LoopBackend(task, dtype, device), task, dtype, device, probe)
+    if not torch.equal(before, state()):
+        raise BadInput(
+            f"model {task.name!r} draws random numbers of its own while training, which cannot be repeated; "
+            "use nn.Dropout layers, whose masks are addressed"
+        )
 
 
 def _try(

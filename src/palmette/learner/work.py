@@ -53,6 +53,7 @@ class LocalWork:
         self._ids, self._exchange = ids.numpy(), exchange.numpy()
         self._count = learner.samples.numpy()[self._ids]
         self.samples = torch.from_numpy(self._count)
+        self.held_out = learner.held_out[ids]  # samples that `loss` can look at with split="held-out"
         self.device_steps = 0
         self._calls = 0
 

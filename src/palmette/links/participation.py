@@ -31,6 +31,8 @@ class Participation:
             raise BadInput(f"participation must be 'all', 'fraction', 'count' or 'pass', not {self.kind!r}")
         if self.kind == "fraction" and not 0 < self.amount <= 1:
             raise BadInput(f"participation: a fraction must be above 0 and at most 1, not {self.amount}")
+        if self.kind in ("count", "pass") and self.amount > 2**31:
+            raise BadInput(f"participation: a count may be at most {2**31}, not {self.amount:g}")
         if self.kind in ("count", "pass") and not (self.amount >= 1 and self.amount % 1 == 0):
             raise BadInput(f"participation: a count must be a whole number of at least 1, not {self.amount}")
 

@@ -126,8 +126,8 @@ class Dirichlet(Partition):
     least: int = 4
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.alpha) and self.alpha > 0):
-            raise BadInput(f"alpha = {self.alpha} must be above 0")
+        if not isinstance(self.alpha, int | float) or isinstance(self.alpha, bool) or not 0 < self.alpha < np.inf:
+            raise BadInput(f"alpha = {self.alpha!r} must be a number above 0")
         if self.within not in ("all", "team"):
             raise BadInput(f"within = {self.within!r} must be 'all' or 'team'")
         _at_least("least", self.least, 1)

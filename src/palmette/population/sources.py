@@ -68,6 +68,8 @@ def synthetic(devices: int, *, alpha: float = 0.5, beta: float = 0.5, seed: int 
     if devices < 1:
         raise BadInput(f"synthetic needs at least 1 device, not {devices}; check tree=")
     for name, value in (("alpha", alpha), ("beta", beta)):
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise BadInput(f"{name} = {value!r} must be a number")
         if not (np.isfinite(value) and value >= 0):
             raise BadInput(f"{name} = {value} must be at least 0: it is a standard deviation")
     if not 0 <= seed < 2**32:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from palmette import hlm
 from palmette.algorithms import algorithm
@@ -174,6 +175,9 @@ def _curves(rows: Sequence[dict[str, Any]], path: Path) -> Path:
             axes.plot(*zip(*printed, strict=True), color=colour, marker="x", markersize=10, linestyle="none")
     axes.set(xscale="log", yscale="log", xlabel="samples per client (m)", ylabel="mean distance to the truth")
     axes.set_title("Hierarchical linear model, 20 clusters of 20 clients; crosses: the paper's Table 1", fontsize=10)
+    for axis, ticks in ((axes.xaxis, sorted({row["m"] for row in rows})), (axes.yaxis, (0.3, 0.5, 1, 2, 3, 4, 6))):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_minor_formatter(NullFormatter())
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(path, format="png")

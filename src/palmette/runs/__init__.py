@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from palmette.runs.config import read_config as read_config
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
-from palmette.runs.folder import CONFIG, Folder
+from palmette.runs.folder import CONFIG, Folder, claimed
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
 from palmette.simulate import Simulation
@@ -68,7 +69,7 @@ def run(
         method, named, chosen = None, algorithm, dict(settings or {})
     if not isinstance(model, str):
         given.append("model")
-    task = model if isinstance(model, Task) else make_task(model, population.shape, population.classes, seed=seed)
+    task = model if isinstance(model, Task) else _task(model, population, seed)
     config = make_config(
         {
             "algorithm": named,
@@ -99,10 +100,13 @@ def execute(
     observer: Observer | None = None,
 ) -> Result:
     """Run a config in a new folder and return the result; what it lists as given is handed over here."""
-    path = Path(out) if out is not None else _free(config)
-    simulation = _simulation(config, method, population, task, threads, path)
-    folder = Folder.create(path)
-    return _work(simulation, config.resolved(simulation.algorithm), folder, observer)
+    with claimed(
+        Path(out) if out is not None else None, Path("runs"), f"{config.algorithm}-{config.data.name}"
+    ) as path:
+        simulation = _simulation(config, method, population, task, threads, path)
+        resolved = config.resolved(simulation.algorithm)
+        resolved.to_toml()  # what cannot be written down is told before a folder is made
+        return _work(simulation, resolved, Folder.create(path), observer)
 
 
 def resume(
@@ -110,17 +114,26 @@ def resume(
     *,
     method: Algorithm | None = None,
     population: Population | None = None,
-    task: Task | None = None,
+    model: nn.Module | Task | None = None,
     threads: int | None = None,
     observer: Observer | None = None,
 ) -> Result:
-    """Continue a run that was stopped, killed or never got far; a finished one is only read."""
+    """Continue a run that was stopped, killed or never got far; a finished one is only read.
+
+    Args:
+        folder: The run's folder.
+        method: The algorithm, where the run was given one as an object.
+        population: The samples, where the run was given them.
+        model: The module or task, where the run was given one.
+        threads: Chunks of devices that run at the same time.
+        observer: Somebody who watches.
+    """
     files = Folder.open(Path(folder))
     if not files.finished:
         config = make_config(read_config(files.path / CONFIG))
         files.lock()
         try:
-            simulation = _simulation(config, method, population, task, threads, files.path)
+            simulation = _simulation(config, method, population, model, threads, files.path)
         except BaseException:
             files.unlock()
             raise
@@ -128,16 +141,28 @@ def resume(
     return Result(files.path)
 
 
+def _task(model: str | nn.Module, population: Population, seed: int = 0) -> Task:
+    if not isinstance(model, str | nn.Module):
+        raise BadInput(f"model must be a name, a module or a task, not {model!r}")
+    return make_task(model, population.shape, population.classes, seed=seed)
+
+
 def _simulation(
     config: RunConfig,
     method: Algorithm | None,
     population: Population | None,
-    task: Task | None,
+    model: nn.Module | Task | None,
     threads: int | None,
     path: Path,
 ) -> Simulation:
     people = population or config.population()
-    method, task = method or config.method(), task or config.task(people)
+    method = method or config.method()
+    if model is None:
+        task = config.task(people)
+    else:
+        task = model if isinstance(model, Task) else _task(model, people, config.seed)
+    if method.flat and set(config.participation) - {"devices"}:
+        warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)
     return Simulation(
         method,
         people,
@@ -164,11 +189,3 @@ def _work(simulation: Simulation, config: RunConfig, folder: Folder, observer: O
             store.remove()  # what is to be kept is in the checkpoint or in the models
         folder.unlock()
     return Result(folder.path)
-
-
-def _free(config: RunConfig) -> Path:
-    """Return the first unused folder name for a run."""
-    number = 1
-    while (path := Path("runs") / f"{config.algorithm}-{config.data.name}-{number}").exists():
-        number += 1
-    return path

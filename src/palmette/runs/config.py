@@ -17,6 +17,7 @@ from palmette.errors import BadInput, nearest
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
+from palmette.settings import NUMBER, Count
 from palmette.store import rows_bytes
 from palmette.task import Task, make_task
 from palmette.tree import Tree
@@ -57,7 +58,7 @@ class EngineConfig(_Part):
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     chunk: int | None = Field(None, ge=1)
-    held_out: float = Field(0.0, ge=0, lt=1)
+    held_out: float | None = Field(None, ge=0, lt=1)
     store: Literal["memory", "disk", "auto"] = "auto"
 
 
@@ -81,14 +82,14 @@ class RunConfig(_Part):
 
     algorithm: str
     settings: dict[str, Any] = {}
-    rounds: int = Field(20, ge=1)
-    seed: int = Field(0, ge=0)
+    rounds: Count = 20
+    seed: Annotated[int, NUMBER, Field(ge=0, lt=2**63)] = 0
     tree: str | int | list[int] | list[str] | dict[str, Any] = "4x10"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
-    evaluate_every: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
+    evaluate_every: Literal["auto"] | Count = "auto"
     engine: EngineConfig = EngineConfig()
     given: list[Literal["algorithm", "data", "model"]] = []
 
@@ -154,6 +155,10 @@ def read_config(path: Path) -> dict[str, Any]:
         raise BadInput(f"cannot read config {path}: {error}") from None
 
 
+# What pydantic adds to a key that may be of several kinds.
+_BRANCHES = ("literal", "function", "constrained", "str", "int", "float", "list[", "dict[")
+
+
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Check a config and everything in it that can be checked without data; all problems are told at once."""
     problems: list[str] = []
@@ -161,19 +166,17 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         config = RunConfig.model_validate(dict(values))
     except ValidationError as error:
         for item in error.errors():
-            where = ".".join(str(part) for part in item["loc"] if not str(part).startswith(("literal", "function")))
+            where = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_BRANCHES))
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown setting {where!r}{nearest(where.split('.')[-1], _known(where))}")
             else:
                 problems.append(f"{where}: {item['msg'].removeprefix('Input ')}, not {item['input']!r}")
-    checks: list[Callable[[], Any]] = [
-        lambda: (
-            "algorithm" in (values.get("given") or ())
-            or algorithm(str(values.get("algorithm")), **dict(values.get("settings") or {}))
-        ),
-        lambda: Tree.parse(values.get("tree", "4x10")),
-        lambda: [Participation.parse(value) for value in dict(values.get("participation") or {}).values()],
-    ]
+    given, settings, taking_part = (values.get(name, {}) for name in ("given", "settings", "participation"))
+    checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
+    if isinstance(settings, Mapping) and not (isinstance(given, list) and "algorithm" in given):
+        checks.append(lambda: algorithm(str(values.get("algorithm")), **settings))
+    if isinstance(taking_part, Mapping):
+        checks.append(lambda: [Participation.parse(value) for value in taking_part.values()])
     for check in checks:
         try:
             check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import signal
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from palmette.errors import Diverged, PalmetteError
+from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.evaluation import Scores, evaluate
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
@@ -29,6 +30,7 @@ from palmette.theory import advice, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
+_SAMPLED = 4096  # samples that stand for all in a run's fingerprint
 _BLOW_UP = 1e4  # a loss so many times the initial one is no accident
 _BLOCK = 256  # devices whose models are gathered at once
 
@@ -70,6 +72,8 @@ class Execution:
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
         self._initial_loss: float | None = None
         self._seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
+        self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
+        self._fingerprint = _fingerprint(simulation, config)
         self._stop = False
 
     def run(self) -> None:
@@ -93,8 +97,9 @@ class Execution:
             observer.begin(simulation, simulation.rounds)
         with self._signals():
             try:
-                if simulation.round == 0:
+                if kept is None:
                     self._record(self._measure(), when="after")
+                    self._checkpoint()
                 while simulation.round < simulation.rounds:
                     self._round()
                     if self._stop and simulation.round < simulation.rounds:
@@ -120,6 +125,7 @@ class Execution:
                 self._every = self._spacing(scores, simulation.adapt_steps - adapted)
         if self._observer is not None:
             self._observer.round(done, scores)
+        self._good = done
         spent = self._seconds["checkpoints"]
         if spent <= _CHECKPOINT_SHARE * sum(self._seconds.values()) and done < simulation.rounds:
             self._checkpoint()
@@ -132,11 +138,14 @@ class Execution:
         if self._scores is None or self._scores[0] != simulation.round:
             with self._timed("evaluation"):
                 self._scores = (simulation.round, evaluate(simulation))
-        worst = max(score.by_samples("loss") for score in self._scores[1].values())
+        losses = [score.by_samples("loss") for score in self._scores[1].values() if float(score.count.sum())]
         if self._initial_loss is None:
-            self._initial_loss = worst
-        if not worst <= _BLOW_UP * max(1.0, self._initial_loss):
-            raise Diverged(f"the loss grew to {worst:.3g} after round {simulation.round}")
+            self._initial_loss = max(losses, default=0.0)
+        for loss in losses:
+            if not loss <= _BLOW_UP * max(1.0, self._initial_loss):
+                self._good = self._sane
+                raise Diverged(f"the loss grew to {loss:.3g} after round {simulation.round}")
+        self._sane = simulation.round
         return self._scores[1]
 
     def _spacing(self, scores: dict[ModelKind, Scores], adapted: int) -> int:
@@ -169,14 +178,25 @@ class Execution:
             sink = io.BytesIO()
             pq.write_table(self._metrics.table(), sink, compression="zstd")
             history = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
-            about = {"every": self._every, "initial_loss": self._initial_loss, "seconds": self._seconds}
+            about = {
+                "every": self._every,
+                "initial_loss": self._initial_loss,
+                "seconds": self._seconds,
+                "sane": self._sane,
+                "fingerprint": self._fingerprint,
+            }
             self._folder.save_checkpoint({**self._simulation.state(), "metrics": history}, about)
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        if about["fingerprint"] != self._fingerprint:
+            raise BadInput(
+                f"this is not the run that was stopped in {self._folder.path}: its config, samples or model differ"
+            )
         table = pq.read_table(pa.BufferReader(tensors["metrics"].numpy().tobytes()))
         self._metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
         self._simulation.restore(tensors)
         self._every, self._initial_loss, self._seconds = about["every"], about["initial_loss"], about["seconds"]
+        self._good, self._sane, self._scores = self._simulation.round, about["sane"], None
 
     def _finish(self) -> None:
         simulation, folder = self._simulation, self._folder
@@ -218,11 +238,18 @@ class Execution:
     # -- stopping ------------------------------------------------------------------------------------------------------
 
     def _diverged(self, error: Diverged) -> Diverged:
-        """Say what to change, and what was kept."""
-        good = self._folder.load_checkpoint()
-        kept = int(good[0]["progress"][0]) if good else 0
-        hint = advice(self._simulation)
-        told = f"{error}. {hint} The state after round {kept} is kept in {self._folder.path}."
+        """Keep the last good round, computed again from a checkpoint where that is older, and say what to change."""
+        good, hint = self._good, advice(self._simulation)
+        kept = self._folder.load_checkpoint(at_most=good)
+        if kept is None:  # all that is kept is finite, but was not measured before the loss grew
+            good = -1
+            kept = self._folder.load_checkpoint()
+        if kept is not None:
+            self._restore(*kept)
+            while self._simulation.round < good:
+                self._round()
+            self._checkpoint()
+        told = f"{error}. {hint} The state after round {self._simulation.round} is kept in {self._folder.path}."
         self._folder.log(told)
         return Diverged(told)
 
@@ -252,3 +279,19 @@ class Execution:
         finally:
             for number, before in old.items():
                 signal.signal(number, before)
+
+
+def _fingerprint(simulation: Simulation, config: RunConfig) -> str:
+    """Return a digest of what a run is about: its config, whose samples, and the model it starts from."""
+    population = simulation.population
+    digest = hashlib.blake2b(config.to_toml().encode(), digest_size=16)
+    some = torch.arange(0, len(population.x), max(1, len(population.x) // _SAMPLED))
+    for part in (
+        population.start,
+        population.train,
+        population.x[some],
+        population.y[some],
+        simulation.learner.initial(),
+    ):
+        digest.update(part.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -36,7 +36,11 @@ class Folder:
     @staticmethod
     def create(path: Path) -> Folder:
         """Make a new run's folder; one that exists must be empty."""
-        if path.exists() and not path.is_dir():
+        try:
+            there = path.exists()
+        except OSError as error:
+            raise BadInput(f"cannot use {path} as a folder: {error.strerror}") from None
+        if there and not path.is_dir():
             raise BadInput(f"{path} is a file, not a folder for a run; choose another --out")
         if path.exists() and any(path.iterdir()):
             if (path / CONFIG).exists():
@@ -77,9 +81,8 @@ class Folder:
     def unlock(self) -> None:
         """Let go of the folder."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.close()  # the file stays: who waits for it must find the same one
             self._lock = None
-            (self.path / LOCK).unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file as a whole or not at all."""
@@ -162,8 +165,12 @@ class Folder:
             file.seek(0)
             file.write(digest)
 
-    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the newest checkpoint whose checksum is right, or ``None`` when there is none."""
+    def load_checkpoint(self, at_most: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return the newest checkpoint whose checksum is right, or ``None`` when there is none.
+
+        Args:
+            at_most: Pass over those of later rounds.
+        """
         for name in (CHECKPOINT, PREVIOUS):
             path = self.path / name
             if not path.exists():
@@ -171,14 +178,42 @@ class Folder:
             with open(path, "rb") as file:
                 sound = file.read(_CHECKSUM) == _checksum(file)
             if sound:
-                return sheets.read(path, skip=_CHECKSUM)
+                kept = sheets.read(path, skip=_CHECKSUM)
+                if at_most is None or int(kept[0]["progress"][0]) <= at_most:
+                    return kept
+                continue
             self.log(f"{name} is damaged (its checksum is wrong) and was passed over")
         return None
 
     def drop_checkpoints(self) -> None:
         """Remove the checkpoints of a finished run."""
-        for name in (PREVIOUS, CHECKPOINT):
-            (self.path / name).unlink(missing_ok=True)
+        for path in (self.path / PREVIOUS, self.path / CHECKPOINT, *self.path.glob(".*.part")):
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(out: Path | None, base: Path, stem: str, *, first: int = 1) -> Iterator[Path]:
+    """Give the folder ``out``, or a new one: ``stem-1``, ``stem-2`` ...; ``first=0`` begins with the bare stem.
+
+    A new one is made at once, so that two processes never get the same, and taken away again if nothing came of it.
+    """
+    if out is not None:
+        yield out
+        return
+    base.mkdir(parents=True, exist_ok=True)
+    number = first
+    while True:
+        path = base / (f"{stem}-{number}" if number else stem)
+        try:
+            path.mkdir()
+            break
+        except FileExistsError:
+            number = max(number + 1, 2)
+    try:
+        yield path
+    finally:
+        if not any(path.iterdir()):
+            path.rmdir()
 
 
 def _checksum(file: IO[bytes]) -> bytes:

@@ -81,8 +81,7 @@ class Metrics:
         """
         everybody = torch.ones(tree.devices, dtype=torch.bool)
         groups = [("all", everybody)]
-        some = (("participants", participants), ("unseen", unseen))
-        groups += [(name, who) for name, who in some if who.any() and not who.all()]
+        groups += [(name, who) for name, who in (("participants", participants), ("unseen", unseen)) if who.any()]
         # Names are made once: of many devices they are the largest part of the table.
         tiers = range(0 if last or tree.devices <= _EACH else 1, tree.top) if when == "after" else range(0)
         names = {tier: tree.names(tier) for tier in tiers}
@@ -96,25 +95,6 @@ class Metrics:
                 for tier in sorted(tiers, key=lambda tier: (tier == 0, tier)):
                     same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": "mean"}
                     self.extend(names[tier], _of_tier(score, metric, tree, tier), **same)
-
-    def best(self, metric: str) -> dict[str, tuple[float, int]]:
-        """Return each model's best value after a round (weighted by samples, all devices) and the round it came from."""
-        found: dict[str, tuple[float, int]] = {}
-        better = max if metric == "accuracy" else min
-        for row in self.curve(metric):
-            model, value = row["model"], (row["value"], row["round"])
-            old = found.get(model)
-            found[model] = value if old is None or better(value[0], old[0]) != old[0] else old
-        return found
-
-    def curve(self, metric: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of one metric over the rounds: all devices, weighted by samples, after the update."""
-        columns = self.rows
-        whole = {"tier": max(columns["tier"], default=0), "on": "all", "weight": "samples", "statistic": "mean"}
-        wanted = {**whole, "metric": metric, "when": "after"}
-        for i in range(len(columns["metric"])):
-            if all(columns[name][i] == value for name, value in wanted.items()):
-                yield {key: column[i] for key, column in columns.items()}
 
 
 def _statistics(score: Scores, metric: str, who: Tensor) -> Iterator[tuple[str, str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from palmette.errors import BadInput, nearest
+from palmette.evaluation import lower_is_better
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
 from palmette.runs.folder import CONFIG, METRICS, MODELS, TIMINGS, TRAFFIC, Folder
@@ -39,7 +41,11 @@ class Result:
             raise BadInput(f"the run in {folder} is not finished; continue it with 'palmette resume {folder}'")
         self.metrics: pa.Table = files.read_table(METRICS)
         self.traffic: pa.Table = files.read_table(TRAFFIC)
-        self.timings: dict[str, Any] = json.loads((folder / TIMINGS).read_text())
+        try:
+            self.timings: dict[str, Any] = json.loads((folder / TIMINGS).read_text())
+            self.timings["device_steps"], self.timings["device_steps_per_second"]
+        except (OSError, ValueError, KeyError) as error:
+            raise BadInput(f"cannot read {folder / TIMINGS}: {error!r}") from None
 
     def curve(
         self,
@@ -51,11 +57,19 @@ class Result:
         statistic: str = "mean",
         when: str = "after",
         node: str | None = None,
+        tier: int | None = None,
     ) -> dict[int, float]:
-        """Return one number over the rounds: of which model, on whom, weighted how; of one node where ``node`` is given."""
+        """Return one number over the rounds: of which model, on whom, weighted how.
+
+        With ``node`` it is about that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
+        """
         table = self.metrics
         wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
         keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
+        if tier is not None:
+            keep = pc.and_(keep, pc.equal(table["tier"], tier))
+        elif node is not None and len(set(table.filter(keep)["tier"].to_pylist())) > 1:
+            raise BadInput(f"{node!r} is the name of nodes in two tiers; say which with tier=")
         for column, value in wanted.items():
             keep = pc.and_(keep, pc.equal(table[column], value))
         part = table.filter(keep)
@@ -71,7 +85,7 @@ class Result:
     def best(self, model: ModelKind = "PM", metric: str = "accuracy") -> tuple[float, int]:
         """Return the best number over the rounds and its round."""
         curve = self.curve(model, metric)
-        sign = 1 if metric == "accuracy" else -1
+        sign = -1 if lower_is_better(metric) else 1
         round_ = max(curve, key=lambda key: (sign * curve[key], -key))
         return curve[round_], round_
 
@@ -149,14 +163,14 @@ class Result:
     def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
         """Write every node's model to a safetensors file of its own, named after the node."""
         folder = Path(target)
+        written = [folder / f"{quote(name, safe=' ')}.safetensors" for name in self.names(kind)]
+        if len({path.name.casefold() for path in written}) < len(written):
+            raise BadInput("two nodes' names differ only in upper and lower case, which some disks do not tell apart")
         folder.mkdir(parents=True, exist_ok=True)
-        written = []
         with safe_open(self._file(kind), framework="pt") as file:
             parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-            for line, name in enumerate(self.names(kind)):
-                path = folder / f"{name.replace('/', '_')}.safetensors"
+            for line, path in enumerate(written):
                 save_file({key: part[line] for key, part in parts.items()}, path)
-                written.append(path)
         return written
 
     def _file(self, kind: ModelKind) -> Path:

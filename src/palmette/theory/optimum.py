@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from palmette.algorithms.permfl import MoreauTree
@@ -30,6 +29,8 @@ def optimum(simulation: Simulation, *, tolerance: float = 1e-9, iterations: int 
         tolerance: Largest entry of the gradient at the end.
         iterations: At most so many steps.
     """
+    from scipy.optimize import minimize  # takes a while to load, and only this function needs it
+
     method, tree = simulation.algorithm, simulation.tree
     if not isinstance(method, MoreauTree) or tree.tiers != 3:
         raise BadInput("the direct solver is for permfl and pfedmt on trees of three tiers")

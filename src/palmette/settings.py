@@ -22,9 +22,9 @@ def _no_bool(value: Any) -> Any:
 
 
 NUMBER = BeforeValidator(_no_bool)
-Positive = Annotated[float, NUMBER, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, NUMBER, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, NUMBER, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
+Count = Annotated[int, Field(ge=1), NUMBER]
 Rate = Literal["auto"] | Positive | dict[str, Positive]
 """A device's step size: a number, one per device by name, or the largest that theory allows."""
 BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]

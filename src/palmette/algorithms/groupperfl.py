@@ -11,9 +11,9 @@ between the stages in their proportion. Stage 1 draws from all clients, not grou
 team works it out for its own and nothing is sent for it; a link's own participation narrows it further. A smaller group is
 done with stage 2 before the largest. During stage 1 a team's model is the global one it last received.
 
-Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples
-(a quarter of them, or ``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor whether Adam's
-moments start anew in stage 2; here they do.
+Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples (a quarter of
+them, or ``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor
+whether Adam's moments start anew in stage 2; here they do.
 
 Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.
 """

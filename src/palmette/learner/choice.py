@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
@@ -73,7 +75,9 @@ def _refuse_own_luck(task: Task, dtype: torch.dtype, device: torch.device, probe
         return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
     before = state()
-    _try(LoopBackend(task, dtype, device), task, dtype, device, probe)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the model warns of is told when it trains
+        _try(LoopBackend(task, dtype, device), task, dtype, device, probe)
     if not torch.equal(before, state()):
         raise BadInput(
             f"model {task.name!r} draws random numbers of its own while training, which cannot be repeated; "

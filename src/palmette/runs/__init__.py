@@ -157,10 +157,8 @@ def _simulation(
 ) -> Simulation:
     people = population or config.population()
     method = method or config.method()
-    if model is None:
-        task = config.task(people)
-    else:
-        task = model if isinstance(model, Task) else _task(model, people, config.seed)
+    made = config.task(people) if model is None else model
+    task = made if isinstance(made, Task) else _task(made, people, config.seed)
     if method.flat and set(config.participation) - {"devices"}:
         warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)
     return Simulation(

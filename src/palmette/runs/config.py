@@ -83,7 +83,7 @@ class RunConfig(_Part):
     algorithm: str
     settings: dict[str, Any] = {}
     rounds: Count = 20
-    seed: Annotated[int, NUMBER, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     tree: str | int | list[int] | list[str] | dict[str, Any] = "4x10"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

@@ -200,6 +200,7 @@ def claimed(out: Path | None, base: Path, stem: str, *, first: int = 1) -> Itera
     if out is not None:
         yield out
         return
+    fresh = not base.exists()
     base.mkdir(parents=True, exist_ok=True)
     number = first
     while True:
@@ -214,6 +215,8 @@ def claimed(out: Path | None, base: Path, stem: str, *, first: int = 1) -> Itera
     finally:
         if not any(path.iterdir()):
             path.rmdir()
+            if fresh and not any(base.iterdir()):
+                base.rmdir()
 
 
 def _checksum(file: IO[bytes]) -> bytes:

@@ -270,3 +270,17 @@ def test_chunks_are_even_and_bounded(model: str) -> None:
         assert size <= (participants + 1) // 2
         rest = -(-participants // size) * size - participants
         assert rest < -(-participants // size)
+
+
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_compiling_is_an_option_and_agrees_with_loop() -> None:
+    people = population((6,))
+    task = make_task("mclr", people.shape, people.classes)
+    rows = torch.linspace(-1, 1, 5 * task.layout.width).view(5, -1)
+    found = []
+    for backend in ("loop", "compile"):
+        made = Learner(task, people, batch_size=8, backend=backend)
+        assert made.backend.name == backend
+        found.append(LocalWork(made, torch.arange(5), 0, torch.zeros(5, dtype=torch.int64)).gradient(rows, "next"))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
+    assert Learner(task, people).backend.name == "fused"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.learner.backends import Backend, LoopBackend, VmapBackend, task_loss
+from palmette.learner.backends import Backend, CompiledBackend, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import NotFused
 from palmette.task import Task
@@ -16,9 +16,10 @@ from palmette.task import Task
 BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
     "fused": FusedBackend,
     "vmap": VmapBackend,
+    "compile": CompiledBackend,
     "loop": LoopBackend,
 }
-"""From the fastest to the most general."""
+"""The backends; ``auto`` tries fused, then vmap, then loop. Compiling is only done where it is asked for."""
 
 _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
 

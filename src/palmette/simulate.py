@@ -163,9 +163,7 @@ class Simulation:
     def _to_devices(self, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
         """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
         size = min(self._chunk or self.learner.chunk(len(parcel.ids)), len(parcel.ids))
-        if (
-            self._threads == 1
-        ):  # handing work to another thread and waiting for it costs more than a small chunk's means
+        if self._threads == 1 or not self.learner.worth_a_thread(size):
             for positions in torch.arange(len(parcel.ids)).split(size):
                 reply, steps = self._work(parcel, positions)
                 self.device_steps += steps

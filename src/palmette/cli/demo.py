@@ -14,7 +14,6 @@ from rich.text import Text
 from palmette.cli.progress import errors_console, follow
 from palmette.protocol import ModelKind
 from palmette.report.numbers import Method, seconds
-from palmette.report.plots import plot_methods
 from palmette.report.tables import MODEL_STYLES, methods_table
 from palmette.report.verdict import verdict
 from palmette.runs import Observer, Result, RunConfig, execute, make_config
@@ -101,6 +100,8 @@ def _compete(folder: Path, entrants: Sequence[Entrant], *, quiet: bool, console:
     for sentence in verdict(methods, methods[0]):
         screen.print(Text(sentence))
     title = "Digits at four sites of ten devices, each site's camera turned"
+    from palmette.report.plots import plot_methods  # here, so that the first method need not wait for matplotlib
+
     plot = plot_methods(methods, folder / "demo.png", title)
     names = ",".join(entrant.folder for entrant in entrants)
     screen.print()

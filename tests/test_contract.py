@@ -154,18 +154,48 @@ def test_a_tree_with_one_device_works(method: Algorithm) -> None:
     }
 
 
+def copied(value: Any) -> Any:
+    """Copy what a program is given, however it is nested."""
+    if isinstance(value, dict):
+        return {name: copied(part) for name, part in value.items()}
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def unchanged(value: Any, before: Any) -> bool:
+    if isinstance(value, dict):
+        return value.keys() == before.keys() and all(unchanged(value[name], before[name]) for name in value)
+    return torch.equal(value, before) if isinstance(value, torch.Tensor) else True
+
+
 @every_algorithm
-def test_programs_do_not_write_into_their_inputs(method: Algorithm) -> None:
-    population = regression([3, 2, 4])
-    simulation = Simulation(method, population, task_of(population), rounds=2, dtype=torch.float64)
-    simulation.step()
-    before = [
-        {name: rows.clone() for name, rows in store.read(torch.arange(len(store.last))).items()}
-        for store in simulation.stores
-    ]
-    ids = torch.arange(9)
-    first = simulation.device_models(ids)
-    assert torch.equal(first, simulation.device_models(ids))
-    for store, old in zip(simulation.stores, before, strict=True):
-        for name, rows in old.items():
-            assert torch.equal(rows, store.read(torch.arange(len(store.last)))[name])
+def test_programs_do_not_write_into_their_inputs(method: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = type(method)
+    seen = []
+
+    def plain(program: Any) -> Any:
+        def call(self: Any, node: Any, *given: Any) -> Any:
+            before = [copied(value) for value in given]
+            result = program(self, node, *given)
+            seen.append([unchanged(value, old) for value, old in zip(given, before, strict=True)])
+            return result
+
+        return call
+
+    def generator(program: Any) -> Any:
+        def call(self: Any, node: Any, *given: Any) -> Any:
+            before = [copied(value) for value in given]
+            result = yield from program(self, node, *given)
+            seen.append([unchanged(value, old) for value, old in zip(given, before, strict=True)])
+            return result
+
+        return call
+
+    monkeypatch.setattr(kind, "device", plain(kind.device))
+    monkeypatch.setattr(kind, "adapt", plain(kind.adapt))
+    monkeypatch.setattr(kind, "server", generator(kind.server))
+    if not method.flat:
+        monkeypatch.setattr(kind, "team", generator(kind.team))
+    simulation = simulate(method, regression([3, 2, 4]), 2)
+    simulation.device_models(torch.arange(9))
+    assert len(seen) > 3
+    assert all(all(one) for one in seen)

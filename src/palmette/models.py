@@ -20,7 +20,7 @@ def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zer
     """Multinomial logistic regression: one linear layer that starts at zero (or, with ``start="random"``, does not)."""
     if start not in ("zero", "random"):
         raise BadInput(f"start must be 'zero' or 'random', not {start!r}")
-    module = nn.Sequential(nn.Flatten(), _meta(nn.Linear, math.prod(shape), outputs))
+    module = nn.Sequential(nn.Flatten(), _bare(nn.Linear, math.prod(shape), outputs))
     return _draw(module, seed) if start == "random" else _zero(module)
 
 
@@ -31,7 +31,7 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
         raise BadInput(f"hidden sizes must be at least 1, not {list(sizes[1:-1])}")
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(sizes):
-        layers += [_meta(nn.Linear, before, after), nn.ReLU()]
+        layers += [_bare(nn.Linear, before, after), nn.ReLU()]
     return _draw(nn.Sequential(*layers[:-1]), seed)
 
 
@@ -41,24 +41,25 @@ def cnn(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
         raise BadInput(f"cnn needs images of channels x height x width with sides of at least 4, not {tuple(shape)}")
     channels, height, width = shape
     module = nn.Sequential(
-        *(_meta(nn.Conv2d, channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(_meta(nn.Conv2d, 32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        *(_meta(nn.Linear, 64 * (height // 4) * (width // 4), 128), nn.ReLU(), _meta(nn.Linear, 128, outputs)),
+        *(_bare(nn.Conv2d, channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(_bare(nn.Conv2d, 32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(_bare(nn.Linear, 64 * (height // 4) * (width // 4), 128), nn.ReLU(), _bare(nn.Linear, 128, outputs)),
     )
     return _draw(module, seed)
 
 
 def linear(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
     """Linear regression without intercept, starting at zero: the model of the theory."""
-    return _zero(nn.Sequential(nn.Flatten(), _meta(nn.Linear, math.prod(shape), outputs, bias=False)))
+    return _zero(nn.Sequential(nn.Flatten(), _bare(nn.Linear, math.prod(shape), outputs, bias=False)))
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"mclr": mclr, "dnn": dnn, "cnn": cnn, "linear": linear}
 
 
-def _meta(layer: Callable[..., nn.Module], *sizes: int, **options: object) -> nn.Module:
-    """Make a layer without drawing from torch's global random numbers."""
-    return layer(*sizes, **options, device="meta").to_empty(device="cpu")
+def _bare(layer: Callable[..., nn.Module], *sizes: int, **options: object) -> nn.Module:
+    """Make a layer and leave torch's global random numbers as they were; its weights are set afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        return layer(*sizes, **options)
 
 
 def _zero(module: nn.Module) -> nn.Module:

@@ -3,6 +3,9 @@
 With ``weights="equal"`` it is h-SGD. With ``global_every=0`` teams are never averaged: each runs FedAvg by itself. On deeper
 trees every inner tier averages ``team_steps`` times (a list gives each tier its own number, lowest first).
 
+With ``global_every`` above 1 the model goes down at the first round of a period and comes up at the last, two exchanges of the
+upper link. A team that the link's participation left out at the first goes on from the model it last had.
+
 Lumin Liu, Jun Zhang, S. H. Song, Khaled B. Letaief: Client-Edge-Cloud Hierarchical Federated Learning, ICC 2020.
 """
 

@@ -318,3 +318,12 @@ def test_lines_say_from_which_round_a_score_is() -> None:
     lines.round(2, None)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines() == ["x: round 1/0  PM 0.500", "x: round 2/0  PM 0.500 (after round 1)"]
+
+
+def test_listed_experiments_are_those_that_can_be_reproduced() -> None:
+    done = palmette("list", "experiments")
+    assert done.exit_code == 0
+    assert "l2gd-table1" in done.stdout
+    assert "palmette reproduce" in done.stdout
+    assert "samples come to devices" not in done.stdout  # that belongs to the data sets
+    assert fits(done.stdout)

@@ -63,6 +63,10 @@ def check(
             seed=made.seed,
             links=made.links(people.tree),
             dtype=torch.float64,
+            backend=made.engine.backend,
+            device=made.engine.device,
+            chunk=made.engine.chunk,
+            held_out=made.engine.held_out,
         )
         found = hold(simulation)
         measured = watch(simulation, found) if measure else None

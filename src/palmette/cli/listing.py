@@ -89,6 +89,8 @@ def _notes(topic: str) -> list[RenderableType]:
         return [_note("palmette run permfl --set team_steps=30 --set preset=published")]
     if topic == "models":
         return [Text(), _note("palmette run permfl --model dnn --set model.hidden=[100]")]
+    if topic == "experiments":
+        return [Text(), _note("palmette reproduce l2gd-table1")]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()

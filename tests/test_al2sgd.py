@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from palmette.algorithms import AL2SGD, L2GD, algorithm
-from palmette.algorithms.mixing import Coins, Pulls
+from palmette.algorithms import AL2SGD, L2GD, PerMFL, algorithm
+from palmette.algorithms.mixing import Coins, Pulls, exchange_counts
 from palmette.blocks.katyusha import katyusha
 from palmette.errors import BadInput
 from palmette.simulate import Simulation
@@ -160,16 +160,42 @@ def test_a_run_with_unequal_pulls_and_teams_agrees_with_numpy() -> None:
     np.testing.assert_allclose(simulation.model().numpy(), common, atol=1e-12)
 
 
-def test_with_one_sample_per_step_it_ends_at_the_minimiser_of_permfl_to_1e_8() -> None:
-    population = regression("2x2", samples=20)
-    theta, w, x = tree_minimiser(population, [0.5, 0.3])
-    simulation = simulate(AL2SGD(lam=0.5, gamma=0.3, refresh=0.2), population, 12, threads=1, chunk=4)
-    models = simulation.team_models()
-    assert models is not None
-    for mine, theirs in zip(
-        (simulation.stores[0].rows["model"], models, simulation.model()[None]), (theta, w, x), strict=True
-    ):
-        np.testing.assert_allclose(mine.numpy(), theirs, atol=1e-8)
+@pytest.mark.parametrize(("tree", "seed"), [("2x2", 0), ("3x2", 1)])
+def test_with_one_sample_per_step_it_ends_with_permfl_at_the_minimiser_to_1e_8(tree: str, seed: int) -> None:
+    population, pulls = regression(tree, samples=20, seed=seed), {"lam": 1.0, "gamma": 0.1}
+    theta, w, x = tree_minimiser(population, [1.0, 0.1])
+    accelerated = simulate(AL2SGD(**pulls, refresh=0.2), population, 10, threads=1, chunk=6)
+    solver: dict[str, Any] = {"alpha": 0.35, "local_steps": 60, "team_steps": 45, "batch_size": "full"}
+    permfl = simulate(PerMFL(**pulls, **solver), population, 13, threads=1, chunk=6)
+    for simulation in (accelerated, permfl):
+        models = simulation.team_models()
+        assert models is not None
+        found = simulation.stores[0].rows["model"], models, simulation.model()[None]
+        for mine, theirs in zip(found, (theta, w, x), strict=True):
+            np.testing.assert_allclose(mine.numpy(), theirs, atol=1e-8, rtol=0)
+
+
+def test_averages_are_counted_raw_and_coalesced_and_local_iterations_cost_no_exchange() -> None:
+    sizes = [2, 1]
+    population = one_sample_each([1.0, 3.0, 8.0], sizes)
+    method = AL2SGD(lam=0.5, gamma=0.25, smoothness=1.0, convexity=0.24, refresh=0.05, iterations=200)
+    simulation = simulate(method, population, 1)
+    # C1 = 1/6, C2 = 1/3, L~ = 1: p_0 = 2/9, p_i = 1/7.
+    joint = np.array([coin(0, "between", 0, 2, i, 1)[0] < 2 / 9 for i in range(200)])
+    apart = np.stack([coin(0, "within", 0, 1, i, 2) < 1 / 7 for i in range(200)])
+    renew = np.array([coin(0, "refresh", 0, 2, i, 1)[0] < 0.05 for i in range(200)])
+    alone = apart[~joint]
+    assert exchange_counts(simulation.stores) == {
+        "between_raw": [int(joint.sum())],
+        "between_coalesced": [int((joint & ~np.roll(joint, 1))[1:].sum() + joint[0])],
+        "within_raw": alone.sum(0).tolist(),
+        "within_coalesced": ((alone & ~np.roll(alone, 1, axis=0))[1:].sum(0) + alone[0]).tolist(),
+    }
+    # The first reference, every average, and two to have all up to date at a new reference and at the end: none for steps.
+    assert simulation.ledger.totals()[2].exchanges == 1 + joint.sum() + 2 * (renew[:-1].sum() + 1)
+    # A full gradient of every device at each reference, and two of single samples at a local iteration.
+    steps = (~alone).sum(0) @ sizes
+    assert simulation.device_steps == 3 * (1 + renew.sum()) + 2 * steps
 
 
 def test_unequal_pulls_with_weight_decay_end_where_the_gradient_vanishes() -> None:

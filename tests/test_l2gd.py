@@ -216,6 +216,47 @@ def test_corollary_3_6_makes_the_three_terms_equal_and_no_other_coins_do_better(
             assert max(other.terms(pulls, smoothness)) >= max(terms) - 1e-9
 
 
+def test_corollary_3_6_holds_with_unequal_pulls_and_teams() -> None:
+    tree = Tree.parse(TEAMS)
+    settings, (c, a) = named(tree), UNEQUAL
+    pulls = Pulls.on(tree, settings["lam"], settings["gamma"])
+    c1, c2, smoothness = (a * c).max(), ((1 - a) * c).max(), 1.7
+    assert a[0] != a[-1]
+    assert c2 > c1
+    coins, total = Coins.fair(tree, pulls, smoothness), c1 + c2 + smoothness
+    assert coins.between == pytest.approx(2 * c1 / total)
+    assert coins.within == pytest.approx([(c2 - c1) / (c2 - c1 + smoothness)] * 2)
+    assert coins.tau == pytest.approx([c1 / c2] * 2)
+    assert coins.terms(pulls, smoothness) == pytest.approx([total] * 3)
+
+
+def test_the_smoothness_that_is_not_given_is_estimated_on_the_devices_once() -> None:
+    population = regression(TEAMS, unequal=True)
+    simulation = simulate(L2GD(lam=0.5, gamma=0.3, iterations=1), population, 1, task_of(population, l2=0.4))
+    found = simulation.stores[2].rows["smoothness"].item()
+    largest = max(np.linalg.eigvalsh(form)[-1] for form, _ in quadratics(population))
+    assert found == pytest.approx(largest + 0.4, rel=1e-2)
+    asked = simulation.ledger.totals()[2].exchanges
+    simulation.step()
+    assert simulation.stores[2].rows["smoothness"].item() == found
+    chance = Coins.fair(population.tree, Pulls.on(population.tree, 0.5, 0.3), found).between
+    falls = [int(coin(0, "between", t, 2, 0, 1)[0] < chance) for t in range(2)]
+    assert asked == 1 + 2 + falls[0]
+    assert simulation.ledger.totals()[2].exchanges - asked == 2 + falls[1]
+
+
+def test_local_iterations_in_a_row_cost_no_exchange() -> None:
+    population = regression("2x2")
+    crossed = []
+    for iterations in (1, 400):  # no coin falls
+        method = L2GD(lam=0.5, gamma=0.3, between=1e-12, within=0.0, eta=1e-14, smoothness=1.0, iterations=iterations)
+        simulation = simulate(method, population, 1)
+        assert simulation.device_steps == 4 * iterations
+        crossed.append({tier: traffic.exchanges for tier, traffic in simulation.ledger.totals().items()})
+    # Everybody up to date, up and down, whatever lies between.
+    assert crossed[0] == crossed[1] == {1: 2, 2: 2}
+
+
 def test_no_pull_between_teams_leaves_them_apart_and_needs_no_average_over_all() -> None:
     population = regression("2x2")
     simulation = simulate(L2GD(lam=0.5, gamma=0.0, smoothness=2.0, iterations=20), population, 1)

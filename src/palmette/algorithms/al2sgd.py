@@ -90,7 +90,8 @@ class AL2SGD(Algorithm):
         move(now, node.own(self.lam, y) * gain * (now - ref - message["centre"]), message["gain"] > 0)
         for step in range(int(message["steps"].max())):
             now, active = theta(), message["steps"] > step
-            move(now, message["rate"] * mixing.difference(node, now, ref, active), active)
+            gradient = node.oracle("next", where=active)
+            move(now, message["rate"] * (gradient(now) - gradient(ref)), active)
         return theta() - ref if message["delta"] else y, {**state, "model": y, "z": z}
 
     def team(self, node: Node, message: Any, state: State) -> Inner:

@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from palmette import address
 from palmette.errors import BadInput
-from palmette.learner.backends import Batch, Stack
 from palmette.protocol import Ask, Device, Node, Replies, Setting, State
 from palmette.store import Store
 from palmette.tree import Tree
@@ -173,30 +173,11 @@ def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | fl
     return size
 
 
-def difference(node: Device, rows: Tensor, others: Tensor, where: Tensor) -> Tensor:
-    """Return the gradient at some rows less that at others, both on the same next batch, for the devices ``where``."""
-    after = node.minimise(_pair, {"rows": rows, "others": others}, steps=where.long(), lr=1.0)
-    return (rows - after["rows"]) - (after["others"] - others)
-
-
-def _loss(batch: Batch, row: Tensor) -> Tensor:
-    # `minimise` takes an objective as it is given, without the task's weight decay.
-    return batch.loss(row) + 0.5 * batch._task.l2 * row.square().sum()
-
-
-def _pair(rows: Stack, batch: Batch) -> Tensor:
-    return _loss(batch, rows["rows"]) - _loss(batch, rows["others"])
-
-
-def _twice(rows: Stack, batch: Batch) -> Tensor:
-    return _loss(batch, rows["short"]) + _loss(batch, rows["long"])
-
-
 def batch_curvature(node: Device, at: Tensor, whole: Tensor) -> Tensor:
     """Return the largest curvature ``(n, 1)`` of each device's loss on single batches, of a few drawn.
 
-    Two gradient steps on one batch, of size r and of size 2r, leave A and B behind: with g the first gradient and H the
-    Hessian, ``4A - B = 4 r g`` and ``2A - B = 2 r^2 H g``. For one sample of a linear model g is H's first eigenvector.
+    With g a batch's gradient and H its Hessian, the gradients a step ``r g`` and a step ``2 r g`` down the slope differ by
+    ``r H g``; all three together make g to the second order. For one sample of a linear model g is H's first eigenvector.
 
     Args:
         node: Where.
@@ -205,19 +186,19 @@ def batch_curvature(node: Device, at: Tensor, whole: Tensor) -> Tensor:
     """
     step, most = 0.1 / whole.clamp(min=1e-12), whole
     for _ in range(_DRAWS):
-        rates: dict[str, float | Tensor] = {"short": step, "long": 2 * step}
-        after = node.minimise(_twice, {"short": at, "long": at}, steps=2, lr=rates, batch="same")
-        short, long = at - after["short"], at - after["long"]
-        slope, bend = (4 * short - long) / (4 * step), (2 * short - long) / (2 * step.square())
-        size = slope.norm(dim=1, keepdim=True)
+        gradient = node.oracle("next")
+        here = gradient(at)
+        near, far = gradient(at - step * here), gradient(at - 2 * step * here)
+        bend, size = (near - far) / step, (here / 2 + near - far / 2).norm(dim=1, keepdim=True)
         most = torch.maximum(most, torch.where(size > 0, bend.norm(dim=1, keepdim=True) / size, 0.0))
     return most
 
 
 def flips(node: Node, purpose: str, chance: Tensor | float, first: int, last: int) -> Tensor:
     """Flip a coin of every node at the iterations ``first .. last - 1``: return how they fell ``(iterations, n)``."""
-    luck = [node.uniform(purpose, i) for i in range(first, last)]
-    return torch.stack(luck) < chance if luck else torch.zeros((0, len(node)), dtype=torch.bool)
+    base = address.key(node.seed, purpose, node.round, node.tier)
+    luck = address.mix(address.mix(base, torch.arange(first, last))[:, None], node.ids)  # all of `Node.uniform` at once
+    return address.uniform(luck) < chance
 
 
 def count(counts: Tensor, fell: Tensor) -> Tensor:

@@ -22,6 +22,8 @@ from palmette.learner.learner import Learner
 from palmette.learner.scores import Split
 
 BatchKind = Literal["next", "same", "full", "one"]
+# Features, targets, and the samples' weights where batches are not full.
+Gathered = tuple[Tensor, Tensor, Tensor | None]
 
 _STEPS = 32  # steps whose batches are addressed at once
 _FULL = 512  # samples of one device taken at once in a full gradient
@@ -51,7 +53,7 @@ class LocalWork:
         self._learner, self.ids, self.round = learner, ids, round_
         # On the host and in numpy, whose calls cost a fraction of torch's.
         self._ids, self._exchange = ids.numpy(), exchange.numpy()
-        self._count = learner.samples.numpy()[self._ids]
+        self._count, self._first = learner.samples.numpy()[self._ids], learner.population.start.numpy()[self._ids]
         self.samples = torch.from_numpy(self._count)
         self.held_out = learner.held_out[ids]  # samples that `loss` can look at with split="held-out"
         self.device_steps = 0
@@ -124,12 +126,35 @@ class LocalWork:
 
     def gradient(self, rows: Tensor, batch: BatchKind = "full") -> Tensor:
         """Return the gradient of every row on a batch of its own device."""
-        self.device_steps += len(rows)
-        call = self._next()
-        plan, masks = self._plan(batch, call), self._masks(call, 0)
-        index = None if plan is None else self._on_device(plan.block(0, 1)[0])
-        value = self._gradients(task_loss, {"model": rows}, plan, index, masks, None)["model"]
-        return value + self._learner.task.l2 * rows if self._learner.task.l2 else value
+        return self.oracle(batch)(rows)
+
+    def oracle(self, batch: BatchKind = "next", where: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """Fix one batch of every device and return the gradient on it as a function of the rows.
+
+        All rows that the function is called with meet the same samples and the same dropout masks, so that gradients at
+        different rows can be compared. Every call counts one step of each device it is for.
+
+        Args:
+            batch: As in `descend`.
+            where: Which devices it is for (bool, one per row); the others do nothing and get zeros. All by default.
+        """
+        call, l2 = self._next(), self._learner.task.l2
+        which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
+        plan, ids = self._plan(batch, call), self._ids_of(which)
+        samples = None if plan is None else self._gather(plan, self._on_device(plan.block(0, 1)[0]), which)
+        masks = take(self._masks(call, 0), which)
+
+        def gradient(rows: Tensor) -> Tensor:
+            if not len(ids):
+                return torch.zeros_like(rows)
+            self.device_steps += len(ids)
+            mine = take(rows, which)
+            value = self._gradients(task_loss, {"model": mine}, ids, samples, masks)["model"]
+            if l2:
+                value = value + l2 * mine
+            return value if which is None else torch.zeros_like(rows).index_copy_(0, which, value)
+
+        return gradient
 
     def loss(self, rows: Tensor, split: Split = "train") -> Tensor:
         """Return each row's mean loss on its device's training or held-out samples (never on test data)."""
@@ -179,7 +204,15 @@ class LocalWork:
         return self._on_device(torch.from_numpy(self._address("dropout", call).view(np.int64)))
 
     def _masks(self, call: int, step: int) -> Tensor:
-        return address.mix(self._dropout(call), torch.full((), step, device=self._learner.device))
+        """Return each device's dropout address at a step; any number where the model is known to drop nothing."""
+        backend = self._learner.backend
+        if isinstance(backend, FusedBackend) and not backend.has_dropout:
+            return self._on_device(self.ids)
+        masks = batches.mix(self._address("dropout", call), np.full(1, step))
+        return self._on_device(torch.from_numpy(masks.view(np.int64)))
+
+    def _ids_of(self, which: Tensor | None) -> Tensor:
+        return self.ids if which is None else self.ids[which.cpu()]
 
     def _plan(self, batch: BatchKind, call: int) -> batches.Plan | None:
         """Fix the batches of a call; ``None`` for all samples where they are too many to take at once."""
@@ -188,9 +221,8 @@ class LocalWork:
             return None
         whole = size is None
         size = most if size is None else min(size, most)
-        first = self._learner.population.start.numpy()[self._ids]
         address = self._address("batches", call)
-        return batches.Plan(address, self._count, first, size, same=whole or batch == "same", whole=whole)
+        return batches.Plan(address, self._count, self._first, size, same=whole or batch == "same", whole=whole)
 
     # -- steps of any backend ------------------------------------------------------------------------------------------
 
@@ -207,39 +239,30 @@ class LocalWork:
         rows = {name: value.clone() for name, value in start.items()}
         total = int(wanted.max()) if len(wanted) else 0
         even = bool((wanted == total).all())
-        dropout = self._dropout(call)
         index: Tensor | None = None
         for step in range(total):
             which = None if even else self._on_device((wanted > step).nonzero().squeeze(1))
             if plan is not None and (index is None or (step % _STEPS == 0 and not plan.same)):
                 index = self._on_device(plan.block(step, min(_STEPS, total - step)))
-            now = None if index is None or plan is None else index[0 if plan.same else step % _STEPS]
-            masks = address.mix(take(dropout, which), torch.full((), step, device=self._learner.device))
+            samples = None
+            if plan is not None and index is not None:
+                samples = self._gather(plan, index[0 if plan.same else step % _STEPS], which)
+            masks = take(self._masks(call, step), which)
             part = rows if which is None else {name: value[which] for name, value in rows.items()}
-            change(part, self._gradients(objective, part, plan, now, masks, which), which)
+            change(part, self._gradients(objective, part, self._ids_of(which), samples, masks), which)
             if which is not None:
                 for name, value in rows.items():
                     value[which] = part[name]
         return rows
 
     def _gradients(
-        self,
-        objective: Objective,
-        rows: Stack,
-        plan: batches.Plan | None,
-        index: Tensor | None,
-        masks: Tensor,
-        which: Tensor | None,
+        self, objective: Objective, rows: Stack, ids: Tensor, samples: Gathered | None, masks: Tensor
     ) -> Stack:
-        learner = self._learner
-        ids = take(self.ids, None if which is None else which.cpu())
+        """Return the gradients of some devices on the samples gathered for them, or on all they have."""
         with self._blame(ids):
-            if plan is None or index is None:
+            if samples is None:
                 return self._full(objective, rows, ids, masks)
-            where = take(index.view(len(self.ids), plan.size), which)
-            weight = batches.weights(learner.samples[ids].numpy(), plan.size, learner.dtype)
-            weight = None if weight is None else self._on_device(weight)
-            return learner.backend.gradient(objective, rows, *self._gather(where), weight, masks)
+            return self._learner.backend.gradient(objective, rows, *samples, masks)
 
     def _full(self, objective: Objective, rows: Stack, ids: Tensor, masks: Tensor) -> Stack:
         """Sum the gradient over all training samples, block by block, leaving out devices that have no more."""
@@ -252,13 +275,20 @@ class LocalWork:
             position = lo + torch.arange(size, device=learner.device)
             n = count[active, None]
             weight = (position < n).to(learner.dtype) / n.to(learner.dtype)
-            x, y = self._gather(first[active, None] + torch.minimum(position, n - 1))
+            x, y = self._take(first[active, None] + torch.minimum(position, n - 1))
             part = {name: value[active] for name, value in rows.items()}
             for name, value in learner.backend.gradient(objective, part, x, y, weight, masks[active]).items():
                 total[name][active] += value
         return total
 
-    def _gather(self, where: Tensor) -> tuple[Tensor, Tensor]:
+    def _gather(self, plan: batches.Plan, index: Tensor, which: Tensor | None) -> Gathered:
+        """Return the samples of one step for some devices."""
+        count = plan.count if which is None else plan.count[which.cpu().numpy()]
+        weight = batches.weights(count, plan.size, self._learner.dtype)
+        x, y = self._take(take(index.view(len(self.ids), plan.size), which))
+        return x, y, None if weight is None else self._on_device(weight)
+
+    def _take(self, where: Tensor) -> tuple[Tensor, Tensor]:
         data, flat = self._learner.data, where.reshape(-1)
         return data.features(flat).unflatten(0, where.shape), data.targets(flat).unflatten(0, where.shape)
 

@@ -14,7 +14,7 @@ from palmette.blocks.katyusha import katyusha
 from palmette.errors import BadInput
 from palmette.simulate import Simulation
 from problems import Floats, quadratics, regression, simulate, task_of, tree_minimiser
-from test_l2gd import TEAMS, UNEQUAL, coin, means, named, outcomes, slope
+from test_l2gd import TEAMS, UNEQUAL, coin, letters, means, named, outcomes, slope
 from test_permfl import one_sample_each
 
 GIVEN: dict[str, Any] = {"smoothness": 2.0, "convexity": 0.5, "batch_size": "full"}
@@ -117,11 +117,19 @@ def test_two_iterations_by_hand() -> None:
     np.testing.assert_allclose(simulation.stores[0].rows["model"].flatten(), [73 / 240, 31 / 40, 97 / 48], atol=1e-14)
 
 
-def test_a_run_with_unequal_pulls_and_teams_agrees_with_numpy() -> None:
+@pytest.mark.parametrize("gamma", [[0.4, 0.15], [0.4, 0.0]], ids=["pulls", "one team with no pull"])
+@pytest.mark.parametrize("printed", [False, True])
+def test_a_run_with_unequal_pulls_and_teams_agrees_with_numpy(printed: bool, gamma: list[float]) -> None:
     population = regression(TEAMS, unequal=True)
-    method = AL2SGD(**named(population.tree), **GIVEN, iterations=12, refresh=0.25)
+    team, forms = population.tree.parents[0], quadratics(population)
+    lam, given = named(population.tree)["lam"], {**GIVEN, "iterations": 12, "refresh": 0.25}
+    c, a = letters(team, np.array(list(lam.values())), np.array(gamma))
+    method = AL2SGD(
+        lam=lam,
+        gamma=dict(zip(population.tree.names(1), gamma, strict=True)),
+        **{**given, "as_published": ("estimator",) if printed else ()},
+    )
     simulation = simulate(method, population, 2, seed=3)
-    team, (c, a), forms = population.tree.parents[0], UNEQUAL, quadratics(population)
     pulls = Pulls.on(population.tree, method.lam, method.gamma)
     coins = Coins.fair(population.tree, pulls, 2.0)
     np.testing.assert_allclose(pulls.mix[team], a)
@@ -142,7 +150,8 @@ def test_a_run_with_unequal_pulls_and_teams_agrees_with_numpy() -> None:
             apart, shared = theta - ref - own, theta - ref - common
             g = slope(population, ref, c, a)
             if coin(3, "between", t, 2, i, 1)[0] < p:
-                g = g + (c / p)[:, None] * (a[:, None] * shared + (tau * (1 - a))[:, None] * apart)
+                pulled = a[:, None] * shared + (0 if printed else 1) * (tau * (1 - a))[:, None] * apart
+                g = g + (c / p)[:, None] * pulled
                 kinds[0] += 1
             else:
                 meet = (coin(3, "within", t, 1, i, 2) < coins.within)[team][:, None]

@@ -87,7 +87,7 @@ class AL2SGD(Algorithm):
             z = torch.where(where, b1 * z + (1 - b1) * now - b2 * g, z)
 
         gain, now = message["gain"].to(y)[:, None], theta()
-        move(now, node.own(self.lam, y) * gain * (now - ref - message["centre"]), message["gain"] > 0)
+        move(now, node.own(self.lam, y) * gain * (now - ref - message["centre"]), message["due"])
         for step in range(int(message["steps"].max())):
             now, active = theta(), message["steps"] > step
             gradient = node.oracle("next", where=active)
@@ -104,18 +104,19 @@ class AL2SGD(Algorithm):
                 yield Ask({"anchor": state["model"]}, otherwise=state["model"])
             return None, state
         delta, weights = state["delta"], mixing.weights_of(node, self.lam, state["mean"])
-        gain, share = message["mixed"] * message["joint"], message["share"].to(delta)[:, None]
+        gain, due = message["joint"], torch.full((len(node),), message["mixed"])
+        share = message["share"].to(delta)[:, None]
         centre = share * message["mean"] + (1 - share) * delta
         ask = {name: message[name] for name in ("eta", "a1", "a2", "b1", "b2")} | {"rate": message["local"]}
         first, last = message["first"], message["last"]
         fell, since = mixing.flips(node, "within", message["within"], first, last), torch.full((len(node),), first)
         for i in fell.any(1).nonzero().flatten().tolist():
             meet, rows = fell[i], fell[i].to(delta.device)[:, None]
-            now = {**ask, "gain": gain, "centre": centre, "steps": first + i - since, "delta": 1}
+            now = {**ask, "due": due, "gain": gain, "centre": centre, "steps": first + i - since, "delta": 1}
             got = yield Ask(now, to=meet, weights=weights, otherwise=delta)
             delta, gain = torch.where(rows, got.rows, delta), torch.where(meet, message["apart"], gain)
-            centre, since = torch.where(rows, delta, centre), torch.where(meet, first + i + 1, since)
-        now = {**ask, "gain": gain, "centre": centre, "steps": last - since, "delta": message["delta"]}
+            centre, since, due = torch.where(rows, delta, centre), torch.where(meet, first + i + 1, since), due | meet
+        now = {**ask, "due": due, "gain": gain, "centre": centre, "steps": last - since, "delta": message["delta"]}
         got = yield Ask(now, weights=weights, otherwise=delta if message["delta"] else state["mean"])
         kept = {"delta" if message["delta"] else "mean": got.rows, "counts": mixing.count(state["counts"], fell)}
         return got.rows, {**state, **kept}
@@ -142,17 +143,17 @@ class AL2SGD(Algorithm):
         plan |= katyusha(
             max(coins.terms(pulls, smoothness)), smoothness + float(pulls.device.max()), convexity, self.refresh
         )
-        shift, mixed, first = torch.zeros_like(mean), 0.0, 0
+        shift, mixed, first = torch.zeros_like(mean), False, 0
         together = mixing.flips(node, "between", coins.between, 0, self.iterations)
         renew = mixing.flips(node, "refresh", self.refresh, 0, self.iterations)
         for i in range(self.iterations):
             if bool(together[i]):
                 ask = {**plan, "first": first, "last": i, "mean": shift, "mixed": mixed, "delta": 1}
                 got = yield Ask(ask, weights=pulls.weights, otherwise=shift)
-                shift, mixed, first = got.rows, 1.0, i + 1
+                shift, mixed, first = got.rows, True, i + 1
             if bool(renew[i]) or i + 1 == self.iterations:
                 ask = {**plan, "first": first, "last": i + 1, "mean": shift, "mixed": mixed, "delta": 0}
                 got = yield Ask(ask, weights=pulls.weights, otherwise=mean)
-                mean, mixed, first = got.rows, 0.0, i + 1
+                mean, mixed, first = got.rows, False, i + 1
                 yield Ask({**settle, "mean": mean, "refreshed": int(renew[i])}, otherwise=mean)
         return {"model": mean, "counts": mixing.count(state["counts"], together), "constants": constants}

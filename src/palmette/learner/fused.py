@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from palmette.layout import Layout
+from palmette.learner import dense
 from palmette.learner.backends import Backend, LoopBackend, Objective, Stack, VmapBackend, task_loss
-from palmette.learner.lowering import Link, NotFused, lower
+from palmette.learner.lowering import Link, NotFused, dense_layers, lower
 from palmette.learner.samples import Samples
 from palmette.learner.stages import Dropout, Place, Stage
 from palmette.task import Task
@@ -29,17 +30,12 @@ class Head:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._seen: Tensor | None = None
 
     def delta(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the loss's gradient for outputs ``(n, batch, ...)`` and targets ``(n, batch, ...)``."""
         loss = self._task.loss
-        if loss == "cross-entropy" and output.dim() == 3 and y.dim() == 2 and y.dtype == torch.int64:
-            return self._cross_entropy(output, y)
-        if loss == "squared":
-            return (output.reshape(y.shape) - y).view(output.shape)
-        if loss == "logistic":
-            return torch.sigmoid(-y * output.reshape(y.shape)).mul(-y).view(output.shape)
+        if isinstance(loss, str) and (loss != "cross-entropy" or (output.dim() == 3 and _classes(y, 2))):
+            return dense.loss_back(output, y, loss)
 
         def one(output: Tensor, y: Tensor) -> Tensor:
             return self._task.per_sample_loss(output, y).sum()
@@ -47,18 +43,10 @@ class Head:
         result: Tensor = vmap(grad(one))(output, y)
         return result.contiguous()
 
-    def _cross_entropy(self, output: Tensor, y: Tensor) -> Tensor:
-        """Subtract one from the probability of the right class, in the memory order the last layer left."""
-        if output is not self._seen:  # the last layer mostly reuses its memory
-            self._seen = output
-            self._axis = 2 if output.is_contiguous() else 1
-            self._value = output if self._axis == 2 else output.mT
-            self._out = torch.empty_like(self._value)
-            self._delta = self._out if self._axis == 2 else self._out.mT
-            self._minus = output.new_full((), -1).expand_as(y.unsqueeze(self._axis))
-        torch.softmax(self._value, self._axis, out=self._out)
-        self._out.scatter_add_(self._axis, y.unsqueeze(self._axis), self._minus)
-        return self._delta
+
+def _classes(y: Tensor, dim: int) -> bool:
+    """Return whether targets are one class per sample."""
+    return y.dim() == dim and y.dtype == torch.int64
 
 
 class Space:
@@ -94,7 +82,10 @@ class Space:
         self._idle = [sinks[name] for name in layout.names if name not in used]
         self._back = list(reversed(self._stages[self._first :]))
         self._dropouts = [stage for stage in self._stages if isinstance(stage, Dropout)]
-        self._head = Head(task)
+        self._head, self._loss = Head(task), task.loss
+        self._layers = dense_layers(links) if fold else None
+        self._own = own
+        self._x: Tensor | None = None
         self._gathered: tuple[Tensor, list[Tensor]] | None = None
 
     def _named(self, flat: Tensor, layout: Layout) -> dict[str, Tensor]:
@@ -132,6 +123,51 @@ class Space:
             whole = torch.empty(shape, dtype=samples.dtype, device=samples.device)
             self._gathered = whole.flatten(0, 2), list(whole.unbind())
         return self._gathered
+
+    def alone(self, samples: Samples) -> bool:
+        """Return whether `descend` can take the steps: a chain of linear layers with a loss of Palmette's own."""
+        if self._layers is None or not isinstance(self._loss, str) or samples.dtype != self._flat.dtype:
+            return False
+        weight = self._own[self._layers[0].weight]
+        return samples.width == weight.shape[2] and (self._loss != "cross-entropy" or _classes(samples.y, 1))
+
+    def descend(
+        self, samples: Samples, index: Tensor, steps: int, weight: Tensor | None, beta: float, alpha: float, pull: float
+    ) -> None:
+        """Take many steps in one call: those that `step` would take one by one.
+
+        Args:
+            samples: Where batches are gathered from.
+            index: Samples of each step ``(steps, n * batch)``, or of all of them ``(1, n * batch)``.
+            steps: Number of steps.
+            weight: As in `step`, and so are the others.
+            beta: What becomes of the parameters.
+            alpha: Factor of the gradients.
+            pull: Factor of the centre given to `load`.
+        """
+        assert self._layers is not None
+        size = index.shape[1] // self._n
+        if self._x is None:
+            self._x = self._flat.new_empty((self._n, size, samples.width))
+        source, affine = samples.source
+        dense.compiled()(
+            source.view(len(source), -1),
+            affine,
+            index.to(source.device),
+            samples.targets(index.flatten().to(samples.device)).view(-1, self._n, size),
+            steps,
+            None if weight is None else weight[:, :, None],
+            [self._own[layer.weight] for layer in self._layers],
+            [None if layer.bias is None else self._own[layer.bias] for layer in self._layers],
+            [layer.activation for layer in self._layers],
+            self._loss,
+            self._flat,
+            self._centre if pull else None,
+            self._x,
+            beta,
+            alpha,
+            pull,
+        )
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for samples ``(n, batch, ...)``; the next call may overwrite them."""

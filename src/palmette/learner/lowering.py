@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -67,6 +67,27 @@ class Link:
     def stage(self) -> type[s.Stage]:
         """The stage that runs the layer."""
         return LAYERS[type(self.layer)]
+
+
+class Layer(NamedTuple):
+    """A linear layer of a chain that has no others: the names of its parameters and the activation that follows."""
+
+    weight: str
+    bias: str | None
+    activation: str
+
+
+def dense_layers(links: Sequence[Link]) -> list[Layer] | None:
+    """Return the layers of a chain of linear ones, each with at most one activation after it; nothing for other chains."""
+    found: list[Layer] = []
+    for link in links:
+        if isinstance(link.layer, nn.Linear):
+            found.append(Layer(link.names[0], link.names[1] if len(link.names) > 1 else None, ""))
+        elif found and issubclass(link.stage, s.Activation) and not found[-1].activation:
+            found[-1] = found[-1]._replace(activation=link.stage.kind)
+        elif found or not isinstance(link.layer, nn.Flatten):
+            return None
+    return found or None
 
 
 class _Tracer(fx.Tracer):

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from palmette.learner import dense
 from palmette.population import Population
 
 
@@ -20,6 +21,8 @@ class Samples:
         shape: Shape of one sample's features.
         width: Numbers in them.
         dtype: Type of gathered features: that of the rows, or int64 for tokens.
+        source: What features are gathered from, with the scale and shift of what is gathered, if any.
+        y: All targets.
 
     Args:
         population: Whose samples.
@@ -33,29 +36,22 @@ class Samples:
         self.shape, self.width = population.shape, math.prod(population.shape)
         self.dtype = torch.int64 if population.x.dtype == torch.int64 else dtype
         y = population.y
-        self._y = (y.to(dtype) if y.is_floating_point() else y).to(device)
-        raw = population.x
-        self._x: Tensor | None = None
-        if raw.dtype == torch.int64 or (population.affine is None and raw.dtype == dtype):
-            self._x = raw.to(device)
+        self.y = (y.to(dtype) if y.is_floating_point() else y).to(device)
+        raw, affine = population.x, list(population.affine or ())
+        if raw.dtype == torch.int64 or (not affine and raw.dtype == dtype):
+            raw = raw.to(device)
         elif raw.numel() * dtype.itemsize <= memory:
-            self._x = population.features(torch.arange(len(raw)), dtype).to(device)
+            raw, affine = population.features(torch.arange(len(raw)), dtype).to(device), []
+        self.source = raw, affine
 
     def features(self, index: Tensor, out: Tensor | None = None) -> Tensor:
         """Gather the features of some samples, into ``out`` where it is given."""
-        if self._x is not None:
-            return (
-                torch.index_select(self._x, 0, index) if out is None else torch.index_select(self._x, 0, index, out=out)
-            )
-        raw = self._population.x.index_select(0, index.cpu())
+        source, affine = self.source
         if out is None:
-            out = torch.empty(raw.shape, dtype=self.rows_dtype, device=self.device)
-        out.copy_(raw)
-        if self._population.affine is not None:
-            scale, shift = self._population.affine
-            out.mul_(scale).add_(shift)
+            out = torch.empty((len(index), *self.shape), dtype=self.dtype, device=self.device)
+        dense.gather(source, index.to(source.device), affine, out)
         return out
 
     def targets(self, index: Tensor) -> Tensor:
         """Gather the targets of some samples."""
-        return self._y.index_select(0, index)
+        return self.y.index_select(0, index)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.address import mix, uniform
+from palmette.learner import dense
 from palmette.task import AddressedDropout
 
 _ops: Any = torch.ops.aten
@@ -81,95 +82,57 @@ class Linear(Stage):
 
     def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
         super().__init__(layer, own, sinks, place)
-        self._weight, self._sink = own[0], sinks[0]
-        self._flipped = own[0].mT
         self._bias = own[1] if len(own) > 1 else None
-        self._out: Tensor | None = None
-        self._delta = self._flat = self._turned = torch.empty(0)
-
-    def _allocate(self, x: Tensor) -> Tensor:
-        n, outputs, inputs = self._weight.shape
-        rows = x.shape[1]
-        # A product is faster when its result has fewer rows than columns, so small outputs are computed flipped.
-        self._wide = outputs >= rows
-        self._out = out = x.new_empty((n, rows, outputs) if self._wide else (n, outputs, rows))
-        self._result = out if self._wide else out.mT
-        if self._bias is not None:
-            self._added = self._bias[:, None] if self._wide else self._bias[:, :, None]
-            self._bias_sink = self.sinks[1][:, None]
-            self._ones = x.new_ones(()).expand(n, 1, rows)
-        self._input = None if self.place.first else x.new_empty((n, rows, inputs))
-        return out
+        self._bias_sink = sinks[1] if len(own) > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply by the weights and add the bias."""
-        self._shape = None if x.dim() == 3 else x.shape
-        self._x = x = x if self._shape is None else x.flatten(1, -2)
-        out = self._allocate(x) if self._out is None else self._out
-        if self._wide:
-            torch.bmm(x, self._flipped, out=out)
-        else:
-            torch.bmm(self._weight, x.mT, out=out)
-        if self._bias is not None:
-            out.add_(self._added)
-        return self._result if self._shape is None else self._result.unflatten(1, self._shape[1:-1])
+        self._shape = x.shape
+        self._x = x.flatten(1, -2)
+        result: Tensor = dense.linear(self._x, self.own[0], self._bias).unflatten(1, x.shape[1:-1])
+        return result
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Pass the gradient on before the weights, which it needs, are changed."""
-        if delta is not self._delta:  # the stages after this one mostly reuse their memory
-            self._delta = delta
-            self._flat = delta if self._shape is None else delta.flatten(1, -2)
-            self._turned = self._flat.mT
-        if self._input is not None:
-            torch.bmm(self._flat, self._weight, out=self._input)
-        self._sink.baddbmm_(self._turned, self._x, beta=beta, alpha=alpha)
-        if self._bias is not None:
-            self._bias_sink.baddbmm_(self._ones, self._flat, beta=beta, alpha=alpha)
-        if self._input is None:
-            return delta
-        return self._input if self._shape is None else self._input.view(self._shape)
+        flat = delta.flatten(1, -2)
+        below = delta if self.place.first else torch.bmm(flat, self.own[0]).view(self._shape)
+        dense.linear_step(self._x, flat, self.sinks[0], self._bias_sink, dense.ones(self._x), beta, alpha)
+        return below
 
 
-class Relu(Stage):
-    """Rectified linear units; the sign of the output is all that backward needs."""
+class Activation(Stage):
+    """A function of each entry whose slope is known from its value."""
+
+    kind: ClassVar[str]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Cut off below zero."""
-        self._y = torch.relu_(x) if self.place.inplace else torch.relu(x)
+        """Apply it."""
+        self._y = x if self.place.inplace else x.clone()
+        dense.activate(self._y, self.kind)
         return self._y
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Let the gradient through where the output is positive."""
-        result: Tensor = _ops.threshold_backward.grad_input(delta, self._y, 0, grad_input=delta)
-        return result
+        """Multiply by the slope."""
+        dense.activate_back(delta, self._y, self.kind)
+        return delta
 
 
-class Tanh(Stage):
+class Relu(Activation):
+    """Rectified linear units."""
+
+    kind = "relu"
+
+
+class Tanh(Activation):
     """Hyperbolic tangent."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        self._y = torch.tanh_(x) if self.place.inplace else torch.tanh(x)
-        return self._y
-
-    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Multiply by 1 - y^2."""
-        result: Tensor = _ops.tanh_backward(delta, self._y)
-        return result
+    kind = "tanh"
 
 
-class Sigmoid(Stage):
+class Sigmoid(Activation):
     """Logistic function."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply it."""
-        self._y = torch.sigmoid_(x) if self.place.inplace else torch.sigmoid(x)
-        return self._y
-
-    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Multiply by y * (1 - y)."""
-        result: Tensor = _ops.sigmoid_backward(delta, self._y)
-        return result
+    kind = "sigmoid"
 
 
 class Gelu(Stage):

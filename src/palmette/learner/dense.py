@@ -1,0 +1,154 @@
+"""A chain of linear layers takes all its steps in one call, in which Python and its lock have no part.
+
+The calls of a step on small models cost more than their arithmetic, and they keep other threads waiting. So the functions of
+this file are written in the part of Python that TorchScript also reads: `compiled` turns them into one program, which torch
+runs by itself. Where it cannot be compiled, the same functions run as they are: slower, with the same bits.
+
+Activations are ``(n, batch, features)``; where that makes a product faster they lie in memory as ``(n, features, batch)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def gather(source: Tensor, index: Tensor, affine: list[float], out: Tensor) -> None:
+    """Copy rows of the source into ``out``, in its type; ``affine`` is a scale and a shift, or empty."""
+    if source.dtype == out.dtype:
+        torch.index_select(source, 0, index, out=out)
+    else:
+        out.copy_(torch.index_select(source, 0, index))
+    if len(affine) > 0:
+        out.mul_(affine[0]).add_(affine[1])
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Multiply samples ``(n, batch, inputs)`` by weights ``(n, outputs, inputs)``; a bias is ``(n, outputs)``."""
+    # A product is faster when its result has fewer rows than columns.
+    result = torch.bmm(x, weight.mT) if weight.size(1) >= x.size(1) else torch.bmm(weight, x.mT).mT
+    if bias is not None:
+        result.add_(bias.unsqueeze(1))
+    return result
+
+
+def linear_step(
+    x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None, ones: Tensor, beta: float, alpha: float
+) -> None:
+    """Set weights and bias to ``beta`` times themselves plus ``alpha`` times their gradient, summed over samples."""
+    weight.baddbmm_(delta.mT, x, beta=beta, alpha=alpha)
+    if bias is not None:
+        bias.unsqueeze(1).baddbmm_(ones, delta, beta=beta, alpha=alpha)
+
+
+def ones(x: Tensor) -> Tensor:
+    """Return a one for every sample, as the row that sums over them."""
+    return x.new_ones([x.size(0), 1, x.size(1)])  # in memory of its own: products with an expanded one are ten times slower
+
+
+def activate(value: Tensor, kind: str) -> None:
+    """Apply an activation in place."""
+    if kind == "relu":
+        value.relu_()
+    elif kind == "tanh":
+        value.tanh_()
+    elif kind == "sigmoid":
+        value.sigmoid_()
+
+
+def activate_back(delta: Tensor, value: Tensor, kind: str) -> None:
+    """Turn the gradient after an activation into the one before it, given the activation's value."""
+    if kind == "relu":
+        torch.ops.aten.threshold_backward(delta, value, 0, grad_input=delta)
+    elif kind == "tanh":
+        torch.ops.aten.tanh_backward(delta, value, grad_input=delta)
+    elif kind == "sigmoid":
+        torch.ops.aten.sigmoid_backward(delta, value, grad_input=delta)
+
+
+def loss_back(output: Tensor, y: Tensor, loss: str) -> Tensor:
+    """Return the gradient of a loss in the outputs, sample by sample."""
+    if loss == "squared":
+        return (output.reshape(y.shape) - y).view(output.shape)
+    if loss == "logistic":
+        return torch.sigmoid(-y * output.reshape(y.shape)).mul_(-y).view(output.shape)
+    # The classes' probabilities, less one for the right class.
+    if output.is_contiguous():
+        right = y.unsqueeze(2)
+        return torch.softmax(output, 2).scatter_add_(2, right, torch.full_like(right, -1, dtype=output.dtype))
+    right = y.unsqueeze(1)
+    return torch.softmax(output.mT, 1).scatter_add_(1, right, torch.full_like(right, -1, dtype=output.dtype)).mT
+
+
+def descend(
+    source: Tensor,
+    affine: list[float],
+    index: Tensor,
+    targets: Tensor,
+    steps: int,
+    share: Tensor | None,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    kinds: list[str],
+    loss: str,
+    flat: Tensor,
+    centre: Tensor | None,
+    x: Tensor,
+    beta: float,
+    alpha: float,
+    pull: float,
+) -> None:
+    """Take steps: ``parameters = beta * parameters + alpha * gradient + pull * centre``.
+
+    Args:
+        source: Samples to gather from.
+        affine: Scale and shift of what is gathered, or nothing.
+        index: Samples of each step ``(steps, n * batch)``; the last ones serve all further steps.
+        targets: Their targets ``(steps, n, batch)``.
+        steps: Number of steps.
+        share: Factor ``(n, batch, 1)`` of each sample.
+        weights: Weights of each layer ``(n, outputs, inputs)``; they are changed.
+        biases: Its bias ``(n, outputs)``.
+        kinds: Its activation.
+        loss: The loss.
+        flat: All parameters, in one piece.
+        centre: What they are pulled to.
+        x: Memory for one step's samples ``(n, batch, features)``.
+        beta: Factor of the parameters.
+        alpha: Factor of the gradients.
+        pull: Factor of the centre.
+    """
+    rows, one = x.flatten(0, 1), ones(x)
+    for step in range(steps):
+        now = min(step, index.size(0) - 1)
+        if now == step:
+            gather(source, index[now], affine, rows)
+        values = [x]
+        for k in range(len(weights)):
+            values.append(linear(values[k], weights[k], biases[k]))
+            activate(values[k + 1], kinds[k])
+        delta = loss_back(values[len(weights)], targets[now], loss)
+        if share is not None:
+            delta.mul_(share)
+        for back in range(len(weights)):
+            k = len(weights) - 1 - back
+            activate_back(delta, values[k + 1], kinds[k])
+            below = torch.bmm(delta, weights[k]) if k > 0 else delta
+            linear_step(values[k], delta, weights[k], biases[k], one, beta, alpha)
+            delta = below
+        if centre is not None:
+            flat.add_(centre, alpha=pull)
+
+
+@cache
+def compiled() -> Any:
+    """Return `descend` as one program, or as it is where torch cannot compile it."""
+    parts = gather, linear, linear_step, ones, activate, activate_back, loss_back, descend
+    try:
+        return torch.jit.CompilationUnit("\n\n".join(inspect.getsource(part) for part in parts)).descend
+    except (RuntimeError, OSError, AttributeError):
+        return descend

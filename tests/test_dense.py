@@ -1,0 +1,124 @@
+"""Chains of linear layers take their steps in one compiled call, with the very bits of the same steps one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from palmette.learner import Learner, LocalWork, dense
+from palmette.learner.fused import FusedBackend
+from palmette.learner.lowering import dense_layers, lower
+from palmette.population import Population
+from palmette.task import Task
+from palmette.tree import Tree
+
+CHAINS: dict[str, Callable[[int], list[nn.Module]]] = {
+    "one layer": lambda out: [nn.Flatten(), nn.Linear(12, out)],
+    "without bias": lambda out: [nn.Flatten(), nn.Linear(12, 25, bias=False), nn.ReLU(), nn.Linear(25, out)],
+    "narrow": lambda out: [nn.Flatten(), nn.Linear(12, 3), nn.Tanh(), nn.Linear(3, 30), nn.Linear(30, out)],
+    "ends bent": lambda out: [nn.Flatten(), nn.Linear(12, 9), nn.Sigmoid(), nn.Linear(9, out), nn.Tanh()],
+}
+OTHERS: dict[str, list[nn.Module]] = {
+    "two activations": [nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Tanh(), nn.Linear(5, 5)],
+    "dropout": [nn.Flatten(), nn.Linear(12, 5), nn.Dropout(0.3), nn.Linear(5, 5)],
+    "an activation first": [nn.Flatten(), nn.ReLU(), nn.Linear(12, 5)],
+    "convolution": [nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(4, 5)],
+    "gelu": [nn.Flatten(), nn.Linear(12, 5), nn.GELU()],
+}
+
+
+def learner(chain: list[nn.Module], *, loss: str = "cross-entropy", few: bool = False, **options) -> Learner:
+    """Make a learner for 4 devices of 30 samples with bytes for features, or with fewer samples than a batch."""
+    torch.manual_seed(0)
+    sizes = [3, 7, 5, 2] if few else [30] * 4
+    count = sum(sizes)
+    y = torch.arange(count) * 7 % 5
+    targets = {"cross-entropy": y, "squared": (y - 2.0)[:, None], "logistic": (y % 2 * 2 - 1.0)}[loss]
+    people = Population(
+        tree=Tree.parse("2x2"),
+        x=torch.randint(0, 256, (count, 1, 4, 3), dtype=torch.uint8),
+        y=targets,
+        start=torch.tensor([0, *sizes]).cumsum(0),
+        train=torch.tensor(sizes),
+        affine=(1 / 255, -0.5),
+        classes=5 if loss == "cross-entropy" else None,
+    )
+    return Learner(Task(nn.Sequential(*chain), loss=loss), people, batch_size=6, backend="fused", **options)
+
+
+def trained(of: Learner, batch: str = "next", steps: int = 40) -> Tensor:
+    """Take more steps than are addressed at once."""
+    start = of.initial() + torch.arange(4.0)[:, None] / 100
+    work = LocalWork(of, torch.arange(4), 3, torch.zeros(4, dtype=torch.int64))
+    with torch.no_grad():
+        return work.descend(start, steps=steps, lr=0.1, pull=0.2, centre=start.flip(0), batch=batch)
+
+
+@pytest.mark.parametrize("batch", ["next", "same", "full"])
+@pytest.mark.parametrize("few", [False, True], ids=["full batches", "small devices"])
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared", "logistic"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_one_call_has_the_bits_of_single_steps(
+    chain: str, loss: str, few: bool, batch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = learner(CHAINS[chain](5 if loss == "cross-entropy" else 1), loss=loss, few=few)
+    found = trained(of, batch)
+    again = trained(of, batch)  # torch optimises a program after its first run
+    monkeypatch.setattr(dense, "compiled", lambda: dense.descend)
+    plain = trained(of, batch)
+    monkeypatch.setattr("palmette.learner.fused.Space.alone", lambda space, samples: False)
+    single = trained(of, batch)
+    assert torch.equal(found, again)
+    assert torch.equal(found, plain)
+    assert torch.equal(found, single)
+    assert not torch.equal(found, trained(of, batch, steps=39))
+
+
+def test_this_torch_compiles_it() -> None:
+    assert isinstance(dense.compiled(), torch.jit.ScriptFunction)
+
+
+def test_a_torch_that_cannot_compile_it_runs_it_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str) -> None:
+        raise RuntimeError("not in this version")
+
+    monkeypatch.setattr(torch.jit, "CompilationUnit", refuse)
+    dense.compiled.cache_clear()
+    try:
+        assert dense.compiled() is dense.descend
+    finally:
+        dense.compiled.cache_clear()
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    of = learner(CHAINS["narrow"](5))
+    expected = trained(of)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(found, expected) for found in pool.map(lambda _: trained(of), range(24)))
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_which_chains_are_dense(chain: str) -> None:
+    module = nn.Sequential(*CHAINS[chain](5))
+    layers = dense_layers(lower(Task(module).replica(training=True, dtype=torch.float32, device=torch.device("cpu"))))
+    assert layers is not None
+    assert [layer.weight for layer in layers] == [
+        f"{i}.weight" for i, layer in enumerate(module) if isinstance(layer, nn.Linear)
+    ]
+
+
+@pytest.mark.parametrize("chain", OTHERS)
+def test_other_chains_step_one_by_one(chain: str) -> None:
+    of = learner(OTHERS[chain])
+    assert isinstance(of.backend, FusedBackend)
+    assert not of.backend.space(4, 6, fold=True).alone(of.data)
+    assert trained(of).isfinite().all()
+
+
+def test_a_linear_layer_on_sequences_is_not_dense() -> None:
+    of = learner([nn.Linear(3, 5), nn.Flatten(), nn.Linear(20, 5)])
+    assert not of.backend.space(4, 6, fold=True).alone(of.data)

@@ -209,6 +209,23 @@ def test_scores_agree_whether_rows_are_shared_or_own(backend: str) -> None:
         close(value, own[name])
 
 
+@pytest.mark.parametrize("backend", ["vmap", "fused", "loop"])
+def test_devices_without_samples_of_a_split_score_nothing(backend: str) -> None:
+    random = np.random.default_rng(0)
+    x, y = [random.normal(size=(size, 4)) for size in (1, 9, 1)], [random.normal(size=size) for size in (1, 9, 1)]
+    with pytest.warns(UserWarning, match="no test samples"):
+        people = Population.from_arrays(x, y, test=0.0, classes=None)
+    task = make_task("linear", people.shape, None)
+    of = Learner(task, people, seed=0, batch_size=8, backend=backend, dtype=torch.float64, held_out=0.25)
+    ids = torch.arange(3)
+    found = of.scorer.sums(torch.ones(3, of.width, dtype=torch.float64), ids, ids, "held-out")
+    assert found["count"].tolist() == [0, 2, 0]
+    assert found["loss"][[0, 2]].tolist() == [0, 0]
+    assert float(found["loss"][1]) > 0
+    nobody = of.scorer.sums(torch.ones(1, of.width, dtype=torch.float64), torch.zeros_like(ids), ids, "test")
+    assert nobody["loss"].tolist() == nobody["count"].tolist() == [0, 0, 0]
+
+
 def test_the_fused_backend_is_chosen_and_says_so() -> None:
     of = learner("cnn", "auto")
     assert of.backend.name == "fused"

@@ -77,6 +77,9 @@ class Scorer:
         size = max(64, min(_SHARED, _NUMBERS // (4 * self._samples.width)))
         for position in owner.unique().tolist():
             mine = (owner == position).nonzero().squeeze(1)
+            mine = mine[count[mine] > 0]
+            if not len(mine):
+                continue  # a metric need not understand an empty batch
             device_of = torch.repeat_interleave(mine, count[mine])
             shift = torch.cumsum(count[mine], 0) - count[mine]
             index = torch.repeat_interleave(first[mine] - shift, count[mine]) + torch.arange(len(device_of))

@@ -135,7 +135,7 @@ class TwoStages(Algorithm):
     def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
         return {"model": initial} if tier else {}
 
-    def stage(self, round_: int, rounds: int) -> int:
+    def stage(self, tree: Tree, round_: int, rounds: int) -> int:
         return int(round_ >= self.first)
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:

@@ -278,7 +278,7 @@ def test_other_depths_and_missing_names_are_refused() -> None:
     with pytest.raises(BadInput, match="3 tiers"):
         simulate(L2GD(), regression("2x2x2"), 1)
     with pytest.raises(BadInput, match="leaves out"):
-        simulate(L2GD(lam={"0": 1.0}), regression("1x2"), 1)
+        simulate(L2GD(lam={"device-0": 1.0}), regression("1x2"), 1)
 
 
 def test_exchanges_follow_proposition_3_2_raw_and_coalesced() -> None:

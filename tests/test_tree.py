@@ -437,3 +437,20 @@ def test_a_tree_written_down_is_read_back_the_same(what: Any) -> None:
     assert [again.names(tier) for tier in range(tree.tiers)] == [tree.names(tier) for tier in range(tree.tiers)]
     named = Tree.from_table(["p", "q"])
     assert Tree.parse(named.spec()).names(0) == ["p", "q"]
+
+
+@pytest.mark.parametrize(
+    "what", [{"": ["a", "b"]}, {"north": ["a", ""]}, {"north": {" ": ["a"]}}, ["a", ""], {"": 3}], ids=str
+)
+def test_a_node_without_a_name_is_refused(what: Any) -> None:
+    with pytest.raises(BadInput, match="empty"):
+        Tree.parse(what)
+
+
+def test_names_of_a_setting_must_be_those_of_the_tier_and_all_of_them() -> None:
+    tree = Tree.parse({"north": ["a", "b"], "south": ["c"]})
+    tree.check_names(0, {"a": 1, "b": 2, "c": 3}, "alpha")
+    with pytest.raises(BadInput, match="alpha: there is no node 'nort' in tier 1; did you mean 'north'"):
+        tree.check_names(1, {"nort": 1, "south": 1}, "alpha")
+    with pytest.raises(BadInput, match="alpha leaves out 'c' of tier 0"):
+        tree.check_names(0, {"a": 1, "b": 2}, "alpha")

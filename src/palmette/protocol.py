@@ -27,8 +27,8 @@ from palmette.learner import Learner, LocalWork
 from palmette.tree import Tree
 
 Reduce = Literal["mean", "samples", "stack"]
-ModelKind = Literal["PM", "TM", "GM"]
-"""A device's own model, its team's model, the global model."""
+ModelKind = str
+"""Whose model: ``"PM"`` a device's own, ``"TM"`` its team's, ``"TM2"`` ... of inner tiers above, ``"GM"`` the global one."""
 State = dict[str, Tensor]
 Setting = str | float | Mapping[str, float]
 """A number for all nodes of a tier, or one per node by name; a word such as ``"auto"`` must be resolved before use."""
@@ -177,16 +177,14 @@ def _pick(setting: Setting, tree: Tree, tier: int, ids: Tensor, like: Tensor) ->
         raise ProtocolError(f"the setting {setting!r} was not resolved to a number")
     if not isinstance(setting, Mapping):
         return setting
-    values = like.new_full((tree.size(tier),), float("nan"))
-    for name, value in setting.items():
-        values[tree.find(tier, name)] = value
-    chosen = values[ids.to(like.device)]
-    if bool(chosen.isnan().any()):
-        missing = tree.name(tier, int(ids[chosen.isnan().nonzero()[0].cpu()]))
-        raise BadInput(
-            f"a setting by name leaves out {missing!r} of tier {tier}; give a value for every node of the tier"
-        )
-    return chosen.reshape(-1, *([1] * (like.dim() - 1)))
+    tree.check_names(tier, setting)
+    values = like.new_tensor([setting[name] for name in tree.names(tier)])
+    return values[ids.to(like.device)].reshape(-1, *([1] * (like.dim() - 1)))
+
+
+def model_kind(tier: int, top: int) -> ModelKind:
+    """Return what the models of a tier are called, in a tree whose server is in tier ``top``."""
+    return "PM" if tier == 0 else "GM" if tier == top else "TM" if tier == 1 else f"TM{tier}"
 
 
 class Device(Node, LocalWork):
@@ -215,6 +213,7 @@ class Algorithm(ABC):
         tiers: The numbers of tiers it is defined for; ``None`` for any.
         held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
         presets: Named sets of settings.
+        by_name: Settings that may be mappings of node names, and the tier the names are of.
         batch_size: Samples per gradient step.
     """
 
@@ -224,26 +223,46 @@ class Algorithm(ABC):
     tiers: ClassVar[tuple[int, ...] | None] = None
     held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    by_name: ClassVar[Mapping[str, int]] = {"alpha": 0}
     batch_size: int | Literal["full"]
 
     @property
     def models(self) -> tuple[ModelKind, ...]:
-        """Which kinds of models the algorithm makes."""
+        """Which kinds of models the algorithm makes; ``"TM"`` stands for those of all inner tiers."""
         return ("PM", "GM") if self.flat else ("PM", "TM", "GM")
 
     def keeps(self, tree: Tree, tier: int, initial: Tensor) -> dict[str, Tensor]:
         """Declare what a node of this tier keeps between messages: initial rows ``(width,)`` by name."""
         return {"model": initial} if tier == tree.top else {}
 
-    def stage(self, round_: int, rounds: int) -> int:
+    def stage(self, tree: Tree, round_: int, rounds: int) -> int:
         """Return the stage a round belongs to, for algorithms that have several."""
         return 0
 
+    def asked_rounds(self, tree: Tree) -> int | None:
+        """Return how many rounds the settings ask for on a tree; ``None`` where they leave it to the user."""
+        return None
+
+    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
+        """Tell what the settings come to in so many rounds, by name: numbers, numbers by node name, or a sentence."""
+        return {}
+
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell numbers of one's own about nodes between rounds, one per node, from what they keep.
+
+        Whole numbers are counts, to be added up over a tier; others are averaged. ``state["model"]`` is there for every
+        node and is the model that is measured.
+        """
+        return {}
+
     def check(self, tree: Tree) -> None:
-        """Refuse a tree the algorithm is not defined on."""
+        """Refuse a tree the algorithm is not defined on, and names that are not in it."""
         if self.tiers is not None and tree.tiers not in self.tiers:
             allowed = " or ".join(map(str, self.tiers))
             raise BadInput(f"{self.name} is defined on trees of {allowed} tiers, not {tree.tiers} ({tree})")
+        for setting, tier in self.by_name.items():
+            if isinstance(names := vars(self).get(setting), Mapping):
+                tree.check_names(tier, names, setting)
 
     def tuned(self, curvature: Callable[[], float]) -> Algorithm:
         """Return the algorithm with ``alpha="auto"`` replaced by its largest stable value."""

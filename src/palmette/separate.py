@@ -104,7 +104,7 @@ class Machine:
 
     def _where(self, round_: int, rounds: int) -> dict[str, Any]:
         setup = self.setup
-        stage = setup.algorithm.stage(round_, rounds)
+        stage = setup.algorithm.stage(setup.tree, round_, rounds)
         return {"seed": setup.seed, "round_": round_, "rounds": rounds, "stage": stage, "samples": setup.samples}
 
     def _node(self, round_: int, rounds: int) -> Node:

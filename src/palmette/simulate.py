@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,13 @@ from palmette.errors import BadInput, Diverged
 from palmette.learner import Learner, curvature
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
+from palmette.links.sparse import plain
 from palmette.population import Population
-from palmette.protocol import Algorithm, Ask, Device, Node, Replies
+from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, model_kind
 from palmette.store import Pieces, Store
 from palmette.task import Task
+from palmette.threads import one_thread_inside as one_thread_inside
 
-_inside, _entered = threading.Lock(), {"count": 0, "threads": 1}
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
 
 
@@ -127,17 +126,18 @@ class Simulation:
                 counter.exchange.zero_()
                 store.prepare()
             ids = torch.zeros(1, dtype=torch.int64)
-            node, store = self._node(self.tree.top, ids), self.stores[-1]
+            node, store = self.node(self.tree.top, ids), self.stores[-1]
             state = drive(self.algorithm.server(node, store.read(ids)), lambda ask: self._exchange(node, ask))
             self._finite(state, self.tree.top, ids)
             store.write(ids, state, self.round)
         self.round += 1
 
     def _where(self) -> dict[str, Any]:
-        stage = self.algorithm.stage(self.round, self.rounds)
+        stage = self.algorithm.stage(self.tree, self.round, self.rounds)
         return {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage, "samples": self.samples}
 
-    def _node(self, tier: int, ids: Tensor) -> Node:
+    def node(self, tier: int, ids: Tensor) -> Node:
+        """Return some nodes of a tier as their program sees them now."""
         return Node(self.tree, tier, ids, **self._where())
 
     def _exchange(self, node: Node, ask: Ask) -> Replies:
@@ -153,7 +153,7 @@ class Simulation:
         return self.population.tree.top if self.algorithm.flat else tier
 
     def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
-        node, store = self._node(tier, parcel.ids), self.stores[tier]
+        node, store = self.node(tier, parcel.ids), self.stores[tier]
         program = self.algorithm.team(node, parcel.take(slice(None)), store.read(parcel.ids))
         reply, state = drive(program, lambda ask: self._exchange(node, ask))
         self._finite(reply, tier, parcel.ids)
@@ -194,7 +194,7 @@ class Simulation:
 
     def _finite(self, rows: Any, tier: int, ids: Tensor) -> None:
         """Stop at the first number that is not one."""
-        for value in rows.values() if isinstance(rows, Mapping) else [rows]:
+        for value in map(plain, rows.values() if isinstance(rows, Mapping) else [rows]):
             if not isinstance(value, Tensor) or not value.is_floating_point() or math.isfinite(value.sum()):
                 continue  # a finite sum has finite parts only, and is far cheaper to look at
             if not bool(value.isfinite().all()):
@@ -231,17 +231,27 @@ class Simulation:
 
     # -- models --------------------------------------------------------------------------------------------------------
 
+    @property
+    def kinds(self) -> dict[ModelKind, int]:
+        """The kinds of models there are, from the devices up, each with the tier in `tree` that has them."""
+        made, top = self.algorithm.models, self.tree.top
+        tiers = {model_kind(tier, top): tier for tier in range(top + 1) if tier in (0, top) or self._has_models(tier)}
+        return {kind: tier for kind, tier in tiers.items() if ("TM" if kind.startswith("TM") else kind) in made}
+
+    def _has_models(self, tier: int) -> bool:
+        return "model" in self.stores[tier].initial
+
     def model(self) -> Tensor:
         """Return the global model as a flat row."""
         return self.stores[-1].read(torch.zeros(1, dtype=torch.int64))["model"][0]
 
     def team_models(self, tier: int = 1) -> Tensor | None:
         """Return the models of an inner tier ``(nodes, d)``, or ``None`` when its nodes have none of their own."""
-        if not 0 < tier < self.tree.top or "model" not in self.stores[tier].initial:
+        if not 0 < tier < self.tree.top or not self._has_models(tier):
             return None
-        return self._models_of(tier, torch.arange(self.tree.size(tier)))
+        return self.models_of(tier, torch.arange(self.tree.size(tier)))
 
-    def _models_of(self, tier: int, ids: Tensor) -> Tensor:
+    def models_of(self, tier: int, ids: Tensor) -> Tensor:
         """Return the models of some nodes above the devices; a node without one has its parent's."""
         store = self.stores[tier]
         if tier == self.tree.top:
@@ -253,9 +263,9 @@ class Simulation:
                 return store.read(ids)["model"]
         above = torch.from_numpy(self.tree.parents[tier])[ids]
         if bool(without.all()):
-            return self._models_of(tier + 1, above)
+            return self.models_of(tier + 1, above)
         rows = store.read(ids)["model"]
-        rows[without.to(rows.device)] = self._models_of(tier + 1, above[without])
+        rows[without.to(rows.device)] = self.models_of(tier + 1, above[without])
         return rows
 
     def device_models(self, ids: Tensor) -> Tensor:
@@ -272,7 +282,7 @@ class Simulation:
                 mine = ids[without]
                 # Most devices of a block have one parent, whose model is read once.
                 above, place = torch.from_numpy(self.tree.parents[0])[mine].unique(return_inverse=True)
-                parents = self._models_of(1, above)
+                parents = self.models_of(1, above)
                 parents = parents.index_select(0, place.to(parents.device))
                 place = without.to(rows.device)
                 device = Device(self.learner, torch.full_like(mine, _ASIDE), self.tree, mine, **self._where())
@@ -281,23 +291,3 @@ class Simulation:
                 )
                 self.adapt_steps += device.device_steps
         return rows
-
-
-@contextmanager
-def one_thread_inside() -> Iterator[None]:
-    """Keep torch from splitting one operation over threads: chunks are the unit of parallelism.
-
-    Simulations in several threads share the setting: the first to enter sets it, the last to leave puts it back.
-    """
-    with _inside:
-        if _entered["count"] == 0:
-            _entered["threads"] = torch.get_num_threads()
-            torch.set_num_threads(1)
-        _entered["count"] += 1
-    try:
-        yield
-    finally:
-        with _inside:
-            _entered["count"] -= 1
-            if _entered["count"] == 0:
-                torch.set_num_threads(_entered["threads"])

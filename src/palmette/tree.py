@@ -6,10 +6,9 @@ parent are neighbours and parents come in order; every array in Palmette that ha
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
@@ -17,14 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from palmette.errors import BadInput, nearest
+from palmette.planting import Ints as Ints
+from palmette.planting import from_factors, from_links, from_mapping, refuse_huge
 from palmette.segments import segment_mean
-
-Ints = NDArray[np.int64]
-_MOST = 10**8  # devices of a tree; far more than a machine can hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +58,8 @@ class Tree:
             if names is not None:
                 if len(names) != self.size(tier):
                     raise BadInput(f"tier {tier} has {self.size(tier)} nodes but {len(names)} names")
+                if not all(name.strip() for name in names):
+                    raise BadInput(f"a node of tier {tier} has an empty name; every node needs one")
                 repeated = [name for name, times in Counter(names).items() if times > 1]
                 if repeated:
                     raise BadInput(f"the name {repeated[0]!r} is used by two nodes of tier {tier}; names must differ")
@@ -140,6 +139,16 @@ class Tree:
             raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, self._numbers[tier])}")
         return number
 
+    def check_names(self, tier: int, given: Collection[str], setting: str = "a setting by name") -> None:
+        """Refuse names that are not those of a tier, one by one and all of them."""
+        for name in given:
+            if name not in self._numbers[tier]:
+                hint = nearest(name, self._numbers[tier])
+                raise BadInput(f"{setting}: there is no node {name!r} in tier {tier}{hint}")
+        if len(given) < self.size(tier):
+            missing = next(name for name in self.names(tier) if name not in given)
+            raise BadInput(f"{setting} leaves out {missing!r} of tier {tier}; give a value for every node of the tier")
+
     @cached_property
     def _numbers(self) -> tuple[dict[str, int], ...]:
         return tuple({name: i for i, name in enumerate(self.names(tier))} for tier in range(self.tiers))
@@ -184,13 +193,13 @@ class Tree:
         if isinstance(what, bool):
             raise BadInput("a tree is written like 4x10, not true or false")
         if isinstance(what, Mapping):
-            return _from_mapping(what)
+            return Tree(*from_mapping(what))
         if isinstance(what, str):
             if not re.fullmatch(r"\s*\d+(\s*[x×]\s*\d+)*\s*", what):
                 raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10 or 2x5x10")
-            return _from_factors([int(factor) for factor in re.split(r"[x×]", what)])
+            return Tree(from_factors([int(factor) for factor in re.split(r"[x×]", what)]))
         if isinstance(what, int):
-            return _from_factors([what])
+            return Tree(from_factors([what]))
         if not isinstance(what, Sized):
             raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10, or names in a mapping")
         entries: list[Any] = list(what)
@@ -204,7 +213,7 @@ class Tree:
         whole = all(isinstance(size, Real) and not isinstance(size, bool) and size % 1 == 0 for size in sizes)
         if not len(sizes) or not whole or min(sizes) < 1:
             raise BadInput(f"team sizes must be whole numbers of at least 1, not {list(sizes)}")
-        _refuse_huge(sum(sizes))
+        refuse_huge(sum(sizes))
         teams = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
         return Tree((teams, np.zeros(len(sizes), dtype=np.int64)))
 
@@ -232,7 +241,7 @@ class Tree:
         if len(set(names[0])) < len(names[0]):
             twice = next(name for name, times in Counter(names[0]).items() if times > 1)
             raise BadInput(f"the device {twice!r} stands in two rows; names must differ")
-        return _from_links(parent, len(columns), lambda node: node[1], lambda node: node[0])
+        return Tree(*from_links(parent, len(columns), lambda node: node[1], lambda node: node[0]))
 
     @staticmethod
     def from_parents(parents: Mapping[str, str | None]) -> Tree:
@@ -264,73 +273,5 @@ class Tree:
                     "every device must be at the same depth, and a team needs devices"
                 )
         below = {name: above if above != roots[0] else None for name, above in parents.items() if above is not None}
-        tree = _from_links(below, deepest, str, lambda name: deepest - depth[name])
-        return Tree(tree.parents, (*tree.labels[:-1], (roots[0],)))
-
-
-def _refuse_huge(devices: int) -> None:
-    if devices > _MOST:
-        raise BadInput(f"a tree of {devices:.3g} devices is too large; the most is {_MOST:.0e}")
-
-
-def _from_factors(factors: Sequence[int]) -> Tree:
-    if min(factors) < 1:
-        raise BadInput(f"every number of a tree must be at least 1, not {'x'.join(map(str, factors))}")
-    _refuse_huge(math.prod(factors))
-    parents: list[Ints] = []
-    size = 1
-    for factor in factors:
-        parents.append(np.repeat(np.arange(size, dtype=np.int64), factor))
-        size *= factor
-    return Tree(tuple(reversed(parents)))
-
-
-def _from_mapping(nested: Mapping[str, Any]) -> Tree:
-    links: dict[tuple[str, ...], tuple[str, ...] | None] = {}
-    depths: dict[int, str] = {}
-
-    def walk(value: Any, path: tuple[str, ...]) -> None:
-        if isinstance(value, Mapping):
-            children = [(str(name), child) for name, child in value.items()]
-        elif isinstance(value, int):
-            children = [(f"{path[-1]}/{number}", None) for number in range(value)]
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            children = [(str(name), None) for name in value]
-        else:
-            raise BadInput(
-                f"{path[-1]!r} must hold teams (a mapping), device names (a list) or a number, not {value!r}"
-            )
-        if not children:
-            raise BadInput(f"{path[-1] if path else 'the tree'!r} has no children")
-        for name, child in children:
-            here = (*path, name)
-            if here in links:
-                raise BadInput(f"the name {name!r} stands twice under {path[-1] if path else 'the server'!r}")
-            links[here] = path or None
-            if child is None:
-                depths.setdefault(len(here), name)
-            else:
-                walk(child, here)
-
-    walk(nested, ())
-    if len(depths) > 1:
-        (low, one), (high, other) = sorted(depths.items())[:2]
-        raise BadInput(f"device {one!r} lies {low} below the server and {other!r} lies {high}; depths must be equal")
-    deepest = next(iter(depths))
-    return _from_links(links, deepest, lambda path: path[-1], lambda path: deepest - len(path))
-
-
-def _from_links(parent: Mapping[Any, Any], tiers: int, name: Any, tier_of: Any) -> Tree:
-    """Number the nodes tier by tier from the top, children of one parent together, in order of appearance."""
-    by_tier: list[list[Any]] = [[] for _ in range(tiers)]
-    for node in parent:
-        by_tier[tier_of(node)].append(node)
-    number: dict[Any, int] = {None: 0}
-    parents: list[Ints] = [np.zeros(0, dtype=np.int64)] * tiers
-    labels: list[tuple[str, ...] | None] = [None] * (tiers + 1)
-    for tier in range(tiers - 1, -1, -1):
-        ordered = sorted(by_tier[tier], key=lambda node: number[parent[node]])
-        parents[tier] = np.array([number[parent[node]] for node in ordered], dtype=np.int64)
-        labels[tier] = tuple(name(node) for node in ordered)
-        number.update({node: index for index, node in enumerate(ordered)})
-    return Tree(tuple(parents), tuple(labels))
+        numbered, labels = from_links(below, deepest, str, lambda name: deepest - depth[name])
+        return Tree(numbered, (*labels[:-1], (roots[0],)))

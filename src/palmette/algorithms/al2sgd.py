@@ -16,6 +16,7 @@ Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with M
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -41,6 +42,7 @@ class AL2SGD(Algorithm):
     name: ClassVar[str] = "al2sgd"
     paper: ClassVar[str] = mixing.PAPER
     tiers: ClassVar[tuple[int, ...] | None] = (3,)
+    by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1}
 
     lam: Positive | dict[str, Positive] = 0.1  # pull of devices, c_ij (gamma_i in the paper)
     gamma: NonNegative | dict[str, NonNegative] = 0.01  # pull of teams, m_i / N_i (lambda_j in the paper is m_i)
@@ -63,6 +65,10 @@ class AL2SGD(Algorithm):
         zero = torch.zeros_like(initial)
         own = {"mean": initial, "delta": zero} if tier == 1 else {"constants": initial.new_zeros(2)}
         return {"model": initial, "counts": mixing.no_counts(), **own}
+
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell the averages that were asked for, over all teams and within each."""
+        return mixing.told_counts(node, state)
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
         """Take the averaging iteration that is due, then the local ones since."""

@@ -17,6 +17,7 @@ Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with M
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -40,6 +41,7 @@ class CoinTree(Algorithm):
 
     paper: ClassVar[str] = mixing.PAPER
     tiers: ClassVar[tuple[int, ...] | None] = (3,)
+    by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1, "within": 1}
 
     lam: Positive | dict[str, Positive] = 0.1  # pull of devices, c_ij (gamma_i in the paper)
     gamma: NonNegative | dict[str, NonNegative] = 0.01  # pull of teams, m_i / N_i (lambda_j in the paper is m_i)
@@ -64,6 +66,10 @@ class CoinTree(Algorithm):
             return {"model": initial}
         own = {"mean": initial} if tier == 1 else {"smoothness": initial.new_zeros(1)}
         return {"model": initial, "counts": mixing.no_counts(), **own}
+
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell the averages that were asked for, over all teams and within each."""
+        return mixing.told_counts(node, state)
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Return eta <= 1 / (2 Lc), where Lc is at most L and twice the strongest pull."""

@@ -34,6 +34,7 @@ Chance = Literal["auto"] | float | dict[str, float]
 
 PAPER = "Lyu, Hanzely, Kolar: Personalized Federated Learning with Multiple Known Clusters"
 _DRAWS = 8  # batches whose curvature a device looks at
+KINDS = ("raw", "coalesced")
 COUNTS = 3  # numbers in a row of counts: raw, coalesced, and how the last coin fell
 
 
@@ -72,12 +73,8 @@ class Pulls:
 def _by_node(tree: Tree, tier: int, setting: Setting) -> Floats:
     if not isinstance(setting, Mapping):
         return np.full(tree.size(tier), float(setting))
-    if missing := set(tree.names(tier)) - set(setting):
-        raise BadInput(f"a setting by name leaves out {min(missing)!r} of tier {tier}; give a value for every node")
-    values = np.empty(tree.size(tier))
-    for name, value in setting.items():
-        values[tree.find(tier, name)] = value
-    return values
+    tree.check_names(tier, setting)
+    return np.array([setting[name] for name in tree.names(tier)], dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,8 +219,15 @@ def exchange_counts(stores: Sequence[Store]) -> dict[str, list[int]]:
         the ledger.
     """
     rows = {"between": stores[2].rows["counts"], "within": stores[1].rows["counts"]}
-    kinds = ("raw", "coalesced")
-    return {f"{name}_{kind}": value[:, k].tolist() for name, value in rows.items() for k, kind in enumerate(kinds)}
+    return {f"{name}_{kind}": value[:, k].tolist() for name, value in rows.items() for k, kind in enumerate(KINDS)}
+
+
+def told_counts(node: Node, state: State) -> dict[str, Tensor]:
+    """Return what a node reports of the averages it asked for, as `exchange_counts` names them; devices ask for none."""
+    if node.tier == 0:
+        return {}
+    name = "between" if node.tier == node.tree.top else "within"
+    return {f"{name}_{kind}": state["counts"][:, k] for k, kind in enumerate(KINDS)}
 
 
 def no_counts() -> Tensor:

@@ -38,6 +38,7 @@ class MoreauTree(Algorithm):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
+    by_name: ClassVar[Mapping[str, int]] = {"alpha": 0, "eta": 1}
     reduce: ClassVar[Reduce]
 
     team_steps: Count | tuple[Count, ...] = 10  # K
@@ -52,7 +53,6 @@ class MoreauTree(Algorithm):
 
     def check(self, tree: Tree) -> None:
         """Refuse lists that do not fit the tree, and trees without teams."""
-        super().check(tree)
         if tree.tiers < 3:
             raise BadInput(f"{self.name} needs teams between devices and server; this tree ({tree}) has none")
         inner = tree.top - 1
@@ -62,6 +62,7 @@ class MoreauTree(Algorithm):
                 raise BadInput(f"{name} has {len(value)} entries but the tree ({tree}) has {inner} inner tiers")
         if isinstance(self.eta, dict) and inner > 1:
             raise BadInput("eta by team name is for trees with one inner tier; give a list with one entry per tier")
+        super().check(tree)
 
     def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
         """Every node keeps its model; the server its teams' last ones where stale teams count."""

@@ -72,6 +72,8 @@ def _build(
     teams.check_formation(formation, chosen)
     if "pixels" not in entry.takes and pixels != "signed":
         raise BadInput(f"pixels = {pixels!r} is for images that Palmette loads; leave it out here")
+    if "folder" not in entry.takes and folder is not None:
+        raise BadInput(f"{_name(source)} reads no files; leave folder = {str(folder)!r} out")
     if isinstance(source, Pool):
         pool = source
     else:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms import algorithm
-from palmette.algorithms.groupperfl import FL, Cost, GroupFL, GroupPerFL, PerFL, Plan, Staged
+from palmette.algorithms.groupperfl import FL, GroupFL, GroupPerFL, PerFL, Staged
+from palmette.blocks.passes import Cost, Plan
 from palmette.blocks.server_optimisers import FedAdam
 from palmette.errors import BadInput
 from palmette.evaluation import evaluate
@@ -100,7 +101,7 @@ def test_stages_one_and_two_by_hand() -> None:
     population = regression([3, 2, 4], unequal=True)
     hand = ByHand(population)
     method = GroupFL(passes=4, group_passes=3, **FULL)
-    assert method.plan(population.tree) == Plan(4, (3, 3, 3))
+    assert method.plan(population.tree) == Plan(4, (3, 3, 3), 1, (1, 1, 1))
     simulation = simulate(method, population, 7)
     x = hand.fit(torch.zeros(3, dtype=torch.float64), list(range(9)), 4, 0.05)
     torch.testing.assert_close(simulation.model(), x, atol=1e-12, rtol=0)
@@ -172,7 +173,7 @@ def test_a_run_of_another_length_shares_its_rounds_between_the_stages() -> None:
     assert plan.within(30) == plan
     assert plan.within(15) == Plan(10, (5, 2))
     assert plan.within(2) == Plan(1, (1, 1))
-    assert plan.within(1) == Plan(1, (1, 1))  # no round is left for stage 2
+    assert plan.within(1) == Plan(1, (0, 0))  # no round is left for stage 2
     assert Plan(20, ()).within(7) == Plan(7, ())
 
 

@@ -52,6 +52,7 @@ def made_up(algorithm: str, folder: Path = Path("runs/x"), **models: list[float]
     links = [{"round": 0, "tier": 2, "exchanges": 1, "bytes_up": 1_000_000 if flat else 500, "bytes_down": 500}]
     links += [] if flat else [{"round": 0, "tier": 1, "exchanges": 2, "bytes_up": 2000, "bytes_down": 3000}]
     result.traffic = pa.Table.from_pylist(links)
+    result.outline = {}
     result.timings = {"seconds": {"rounds": 1.0}, "device_steps": 80, "device_steps_per_second": 80.0}
     return result
 

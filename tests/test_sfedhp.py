@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from palmette.algorithms import algorithm
 from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks.nesterov import Nesterov, momentum
 from palmette.errors import BadInput, Diverged
+from palmette.evaluation import measure
 from palmette.links import Link
 from palmette.links.sparse import prune
 from palmette.runs import run
 from palmette.separate import run_separately
 from palmette.simulate import Simulation
-from palmette.sparsity import DensityLog, densities
 from problems import quadratics, regression, simulate, task_of
 from test_contract import assert_separate_is_stacked
 
@@ -81,7 +82,7 @@ def test_rounds_done_by_hand(centre: str, sparsity: dict[str, Any]) -> None:
     np.testing.assert_allclose(simulation.team_models(), team, atol=1e-12, rtol=0)
     np.testing.assert_allclose(simulation.model().numpy(), x, atol=1e-12, rtol=0)
     if given["gamma_1"] and given["gamma_2"]:
-        assert 0 < densities(simulation, 0.0)["PM"] < 1  # the case is not trivial
+        assert 0 < float(measure(simulation)[1]["density"]["PM"].mean()) < 1  # the case is not trivial
 
 
 def test_one_step_by_hand_in_one_dimension() -> None:
@@ -314,15 +315,57 @@ def test_without_sparsity_rows_cross_dense_and_untouched() -> None:
     assert bool((simulation.model() != 0).all())
 
 
-def test_densities_and_bytes_can_be_recorded_by_a_run(tmp_path: Any) -> None:
+SPARSE: dict[str, Any] = {"gamma_1": 0.3, "gamma_2": 0.3, "rho": 0.01, "zero_tol": 0.05, "team_steps": 3}
+
+
+def test_densities_and_bytes_are_in_the_table_and_in_the_summary_tier_by_tier(tmp_path: Path) -> None:
     population = regression([2, 3], dimension=40)
-    log = DensityLog(0.05, file=tmp_path / "log.jsonl")
-    settings = {"gamma_1": 0.3, "gamma_2": 0.3, "rho": 0.01, "zero_tol": 0.05, "team_steps": 3}
-    run("sfedhp", population, task_of(population), rounds=4, settings=settings, out=tmp_path / "run", observer=log)
-    assert [row["round"] for row in log.rows] == [1, 2, 3, 4]
-    assert all(0 <= row[kind] <= 1 for row in log.rows for kind in ("PM", "TM", "GM"))
-    assert log.rows[-1]["dense_bytes"] == 4 * 40 * 4
-    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 4
+    result = run(
+        "sfedhp", population, task_of(population), rounds=4, settings=SPARSE, out=tmp_path / "run", evaluate_every=2
+    )
+    models = {kind: next(iter(result.tensors(kind).values())).flatten(1) for kind in ("PM", "TM", "GM")}
+    told = result.summary()["extra"]["metrics"]
+    for kind, rows in models.items():
+        filled = (rows.abs() > 0.05).double().sum(1)
+        assert told["density"][kind] == pytest.approx(float(filled.mean()) / 40)
+        assert told["encoded_bytes"][kind] == pytest.approx(5 + 4 * float(filled.mean()))
+        assert told["paper_bytes"][kind] == pytest.approx(
+            (64 * float(filled.mean()) + (40 - float(filled.mean())) + 40) / 8
+        )
+    assert 0 < told["density"]["PM"] < 1
+    assert set(told["phi_density"]) == {"TM"}
+    assert list(result.curve("PM", "density")) == [0, 1, 2, 4]
+    each = [result.last("PM", "density", node=name) for name in population.tree.names(0)]
+    assert sum(each) / 5 == pytest.approx(result.last("PM", "density"))
+
+
+def test_phi_of_an_edge_is_between_its_devices_and_its_model() -> None:
+    """With one exchange w is still x when phi is formed: phi = (lam_1 mean theta + lam_2 x) / (lam_1 + lam_2)."""
+    population = regression([2, 3], dimension=6)
+    simulation = simulate(SFedHP(team_steps=1, lam_1=3.0, lam_2=1.0, **DENSE), population, 1)
+    theta = population.tree.mean(1, simulation.stores[0].rows["model"])
+    x = simulation.learner.initial()
+    torch.testing.assert_close(simulation.stores[1].rows["phi"], (3 * theta + x) / 4)
+
+
+def test_reported_bytes_are_those_of_the_next_messages() -> None:
+    population = regression([2, 3], dimension=40)
+    simulation = Simulation(SFedHP(**SPARSE), population, task_of(population), rounds=6)
+    for _ in range(5):
+        simulation.step()
+    server = float(measure(simulation)[1]["encoded_bytes"]["GM"].sum())
+    simulation.step()
+    told = measure(simulation)[1]["encoded_bytes"]
+    upper = simulation.ledger.at(5, 2)
+    assert upper.bytes_down == 2 * server
+    assert upper.bytes_up == float(told["TM"].sum())
+
+
+def test_dense_models_are_weighed_as_they_are_sent() -> None:
+    population = regression([2, 3], dimension=40)
+    told = measure(simulate(SFedHP(team_steps=2, **DENSE), population, 1))[1]
+    assert told["encoded_bytes"]["GM"].tolist() == [40 * 8]
+    assert told["paper_bytes"]["TM"].tolist() == [40 * 8, 40 * 8]  # the paper's dense numbers have 64 bits too
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How good the models are: which model, on whom, weighted how."""
+"""How good the models are: which model, on whom, weighted how; and what an algorithm tells of its nodes besides."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from palmette.protocol import ModelKind
+from palmette.errors import ProtocolError
+from palmette.protocol import Algorithm, ModelKind, model_kind
 from palmette.simulate import Simulation, one_thread_inside
 
 _DEVICES = 256  # devices whose personal models are measured at once
@@ -23,7 +24,7 @@ class Scores:
     """One kind of model measured on every device's own test samples.
 
     Attributes:
-        model: ``"PM"``, the device's own model; ``"TM"``, its team's; ``"GM"``, the global one.
+        model: ``"PM"``, the device's own model; ``"TM"``, its team's; ``"TM2"`` ..., of tiers above; ``"GM"``, the global one.
         sums: For every metric, its sum over each device's test samples.
         count: Number of test samples of each device.
     """
@@ -57,32 +58,55 @@ class Scores:
         return float("nan") if not len(values) else float(values[: max(1, len(values) // 10)].mean())
 
 
+Reports = dict[str, dict[ModelKind, Tensor]]
+"""What an algorithm tells: by name and by kind of node, one number per node of that tier."""
+
+
 def evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:
-    """Measure the personal, team and global models on the devices' own test samples."""
+    """Measure the models of devices, of every inner tier and the global one on the devices' own test samples."""
+    return measure(simulation)[0]
+
+
+def measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
+    """Measure the models as `evaluate` does, and ask the algorithm what it tells of the nodes (`Algorithm.report`)."""
     with one_thread_inside():
-        return _evaluate(simulation)
+        return _measure(simulation)
 
 
-def _evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:
+def _measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
     tree, scorer = simulation.population.tree, simulation.learner.scorer
     everybody = torch.arange(tree.devices)
-    parts = []
+    parts, told = [], []
     for ids in everybody.split(_DEVICES):
         rows = simulation.device_models(ids)
         parts.append(scorer.sums(rows, torch.arange(len(ids)), ids, "test"))
-    result: dict[ModelKind, Scores] = {
-        "PM": _scores("PM", {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
-    }
-    kinds = simulation.algorithm.models
-    teams = simulation.team_models()
-    if "TM" in kinds and teams is not None:
-        owner = torch.from_numpy(tree.parents[0])
-        result["TM"] = _scores("TM", scorer.sums(teams, owner, everybody, "test"))
-    if "GM" in kinds:
-        one = torch.zeros_like(everybody)
-        result["GM"] = _scores("GM", scorer.sums(simulation.model()[None], one, everybody, "test"))
-    return result
+        told.append(_told(simulation, 0, ids, rows))
+    reports: Reports = {name: {"PM": torch.cat([part[name] for part in told])} for name in told[0]}
+    scores = {"PM": _scores("PM", {name: torch.cat([part[name] for part in parts]) for name in parts[0]})}
+    for tier in range(1, simulation.tree.tiers):
+        kind, ids = model_kind(tier, simulation.tree.top), torch.arange(simulation.tree.size(tier))
+        rows = simulation.models_of(tier, ids)
+        if kind in simulation.kinds:
+            owner = torch.from_numpy(simulation.tree.ancestors(tier))
+            scores[kind] = _scores(kind, scorer.sums(rows, owner, everybody, "test"))
+        for name, value in _told(simulation, tier, ids, rows).items():
+            reports.setdefault(name, {})[kind] = value
+    return scores, reports
 
 
 def _scores(model: ModelKind, sums: dict[str, Tensor]) -> Scores:
     return Scores(model, {name: value for name, value in sums.items() if name != "count"}, sums["count"])
+
+
+def _told(simulation: Simulation, tier: int, ids: Tensor, models: Tensor) -> dict[str, Tensor]:
+    """Return what the algorithm tells of some nodes of a tier, whose models are given."""
+    algorithm = simulation.algorithm
+    if type(algorithm).report is Algorithm.report:
+        return {}  # what the devices keep need not be read to be told nothing
+    with torch.no_grad():
+        told = algorithm.report(simulation.node(tier, ids), {**simulation.stores[tier].read(ids), "model": models})
+    for name, value in told.items():
+        if value.shape != ids.shape:
+            shapes = f"{tuple(ids.shape)}, not {tuple(value.shape)}"
+            raise ProtocolError(f"{algorithm.name} must report one {name!r} for each node, of shape {shapes}")
+    return {name: value.cpu() for name, value in told.items()}

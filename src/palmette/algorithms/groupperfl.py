@@ -6,10 +6,11 @@ from the group's model, without any communication. Stopping early or leaving one
 moved by, weighted by samples, is the gradient of an Adam step at the server, or at the group's. The groups are the teams.
 
 T and T_g count passes: everybody (in stage 2 everybody in a group) is drawn once per pass, ``clients`` (S) at a time, so T
-passes are ``T * ceil(N / S)`` rounds. `Staged.plan` tells the numbers for a tree; a run of another length shares its rounds
-between the stages in their proportion. Stage 1 draws from all clients, not group by group: the draw is addressed, so every
-team works it out for its own and nothing is sent for it; a link's own participation narrows it further. A smaller group is
-done with stage 2 before the largest. During stage 1 a team's model is the global one it last received.
+passes are ``T * ceil(N / S)`` rounds. A run has as many rounds as T and T_g ask for; one that is given another number shares
+it between the stages in proportion (`Staged.plan`, `palmette.blocks.passes`). Stage 1 draws from all clients, not group by
+group: the draw is addressed, so every team works it out for its own and nothing is sent for it; a link's own participation
+narrows it further. A smaller group is done with stage 2 before the largest. During stage 1 a team's model is the global one
+it last received.
 
 Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples (a quarter of
 them, or ``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor
@@ -21,13 +22,14 @@ Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.blocks.passes import Cost, Plan
 from palmette.blocks.server_optimisers import FedAdam, Form
 from palmette.learner import Epochs
 from palmette.links.participation import Participation
@@ -39,47 +41,6 @@ PUBLISHED = {
     **{"passes": 20, "group_passes": 10, "clients": 100, "local_epochs": 1, "alpha": 1.0, "batch_size": 8},
     **{"server_lr": 0.001, "group_lr": 0.001, "tune_epochs": 5, "weight_decay": 1e-5},
 }
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How many rounds the stages take.
-
-    Attributes:
-        first: Rounds of stage 1.
-        groups: For every group, its rounds of stage 2.
-    """
-
-    first: int
-    groups: tuple[int, ...]
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of both stages; the groups work side by side."""
-        return self.first + max(self.groups, default=0)
-
-    def within(self, rounds: int) -> Plan:
-        """Return the plan for a run of another length: every stage that exists has at least one round of it."""
-        second = max(self.groups, default=0)
-        if rounds == self.rounds or not second:
-            return self if second else Plan(rounds, ())
-        first = min(max(1, round(rounds * self.first / self.rounds)), max(1, rounds - 1))
-        return Plan(first, tuple(max(1, round(own * (rounds - first) / second)) for own in self.groups))
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one client pays, as in the paper's Table 4.
-
-    Attributes:
-        downloads: Models received: one in every round, whether the client is drawn or not.
-        uploads: Models sent: one per pass; the paper does not count them.
-        epochs: Local epochs.
-    """
-
-    downloads: int
-    uploads: int
-    epochs: int
 
 
 @settings
@@ -128,22 +89,44 @@ class Staged(Algorithm):
 
     def plan(self, tree: Tree) -> Plan:
         """Return the rounds that T and T_g passes over a tree's clients take."""
-        sizes = [len(tree.children(1, team)) for team in range(tree.size(1))] if self.grouped else []
-        rounds = [self.group_passes * math.ceil(size / self.clients) for size in sizes]
-        return Plan(self.passes * math.ceil(tree.devices / self.clients), tuple(rounds))
+        groups = tuple(np.diff(tree.offsets[0]).tolist()) if self.grouped else ()
+        return Plan.of(tree.devices, groups, self.clients, self.passes, self.group_passes)
+
+    def asked_rounds(self, tree: Tree) -> int:
+        """Return the rounds of the whole plan."""
+        return self.plan(tree).rounds
+
+    def stage(self, tree: Tree, round_: int, rounds: int) -> int:
+        """Return 1 while all clients train together, 2 while groups do; stage 3 crosses no link and has no rounds."""
+        return 2 if self.grouped and round_ >= self.plan(tree).within(rounds).first else 1
 
     def cost(self, tree: Tree, team: int) -> Cost:
         """Return what a client of a team pays for the whole plan."""
-        plan = self.plan(tree)
-        passes = self.passes + (self.group_passes if self.grouped else 0)
-        epochs = passes * self.local_epochs + (self.tune_epochs if self.personal else 0)
-        return Cost(plan.first + (plan.groups[team] if self.grouped else 0), passes, math.ceil(epochs))
+        return self.plan(tree).costs(self.local_epochs, self._tuned)[team if self.grouped else 0]
 
-    def _now(self, node: Node) -> tuple[int, int, Plan]:
-        """Return the stage under way, the rounds done in it, and the plan."""
-        plan = self.plan(node.tree).within(node.rounds)
-        stage = 1 if node.round < plan.first or not self.grouped else 2
-        return stage, node.round - (plan.first if stage == 2 else 0), plan
+    @property
+    def _tuned(self) -> float:
+        return self.tune_epochs if self.personal else 0.0
+
+    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
+        """Tell the rounds of the stages and, as in the paper's Table 4, what a client pays."""
+        whole = self.plan(tree)
+        plan = whole.within(rounds)
+        costs = plan.costs(self.local_epochs, self._tuned)
+        told: dict[str, Any] = {"asked_rounds": whole.rounds, "stage_1_rounds": plan.first}
+        if self.grouped:
+            told["stage_2_rounds"] = _by_team(tree, plan.groups)
+        for name in ("downloads", "uploads", "epochs"):
+            told[f"{name}_per_client"] = _by_team(tree, [getattr(cost, name) for cost in costs])
+        if rounds != whole.rounds:
+            passes = "passes and group_passes ask" if self.grouped else "passes asks"
+            shared = " and shared between the stages in proportion" if self.grouped else ""
+            told["note"] = f"{passes} for {whole.rounds} rounds; this run was given {rounds}{shared}"
+        return told
+
+    def _turn(self, node: Node) -> int:
+        """Return how many rounds of the stage under way are done."""
+        return node.round - (self.plan(node.tree).within(node.rounds).first if node.stage == 2 else 0)
 
     def _drawn(self, node: Node, stage: int, turn: int) -> Tensor:
         """Return which of all clients are drawn in a round of a stage."""
@@ -171,7 +154,8 @@ class Staged(Algorithm):
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Sum up one's clients for the server, or take a step of the group's own."""
-        stage, turn, plan = self._now(node)
+        stage, plan = node.stage, self.plan(node.tree).within(node.rounds)
+        turn = self._turn(node)
         x = state["model"] if message is None else message
         still = {"moved": torch.zeros_like(x), "samples": x.new_zeros((len(node), 1))}
         busy = torch.tensor([stage == 1 or turn < plan.groups[team] for team in node.ids.tolist()])
@@ -188,9 +172,9 @@ class Staged(Algorithm):
 
     def server(self, node: Node, state: State) -> Server:
         """Take an Adam step with what comes back; in stage 2 hand over the model and let the groups work."""
-        x, (stage, turn, _) = state["model"], self._now(node)
-        if stage == 1:
-            drawn = self._drawn(node, stage, turn)
+        x = state["model"]
+        if node.stage == 1:
+            drawn = self._drawn(node, 1, self._turn(node))
             teams = torch.zeros(len(node.child_ids), dtype=torch.bool)
             teams[torch.from_numpy(node.tree.parents[0])[drawn]] = True
             still = {"moved": torch.zeros_like(x), "samples": x.new_zeros((1, 1))}
@@ -222,6 +206,11 @@ class Staged(Algorithm):
     def _loss(node: Device, rows: Tensor, split: Literal["train", "held-out"]) -> Tensor:
         """Return losses in which a rate that diverged counts as the worst."""
         return node.loss(rows, split=split).nan_to_num(math.inf, math.inf)
+
+
+def _by_team(tree: Tree, values: Sequence[int]) -> int | dict[str, int]:
+    """Return one number where all teams have the same, else one by the name of each."""
+    return values[0] if len(set(values)) == 1 else dict(zip(tree.names(1), values, strict=True))
 
 
 @settings

@@ -29,7 +29,7 @@ from torch import Tensor
 from palmette import address
 from palmette.blocks import logcosh
 from palmette.blocks.nesterov import Nesterov, momentum
-from palmette.links.sparse import Sparse, density, plain
+from palmette.links.sparse import Sparse, density, plain, published_bytes
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
 from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
@@ -70,13 +70,14 @@ class SFedHP(Algorithm):
     batch_size: BatchSize = 20
 
     def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
-        """Every node keeps its model; a device also its round, and phi_ij where that is its centre."""
+        """Every node keeps its model; an edge also phi_i, a device its round, and phi_ij where that is its centre."""
         kept = {"model": initial}
         if tier == 0:
             kept["round"] = torch.full((1,), -1, device=initial.device)
             kept |= {"phi": initial} if self.centre == "device" else {}
-        if tier == 1 and self.schedule == "both":
-            kept["density"] = initial.new_ones(1)
+        if tier == 1:
+            kept["phi"] = initial
+            kept |= {"density": initial.new_ones(1)} if self.schedule == "both" else {}
         return kept
 
     def stable(self, curvature: float) -> dict[str, float]:
@@ -85,7 +86,8 @@ class SFedHP(Algorithm):
         The sparsity term is left out: it is curved by 1 / rho near zero only, where too large a step makes entries swing.
         """
         pull = self.lam_1 * self.lam_2 / (self.lam_1 + self.lam_2)
-        return {"alpha": 1 / (curvature + self.lam_1), "eta": 1 / pull}
+        moved = 1 - (1 - min(1.0, self.eta * pull)) ** self.team_steps  # how far a round takes an edge to its devices
+        return {"alpha": 1 / (curvature + self.lam_1), "eta": 1 / pull, "beta": 1 / max(moved, 1e-9)}
 
     # -- sparsity ------------------------------------------------------------------------------------------------------
 
@@ -110,6 +112,25 @@ class SFedHP(Algorithm):
         late = self.schedule != "none" and round_ >= self.sparse_rounds
         let_go = (filled < self.floor) | (self.schedule == "each")
         return _weights(self.gamma_2, self.tiny, let_go & late)
+
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell how dense each model is and what sending it takes: as encoded here, and by the paper's Remark 1.
+
+        The models are theta of devices, w_i and, as ``phi``, phi_i of edges, and x of the server.
+        """
+        told = self._weighed(state["model"])
+        if node.tier == 1:
+            told |= {f"phi_{name}": value for name, value in self._weighed(state["phi"]).items()}
+        return told
+
+    def _weighed(self, rows: Tensor) -> dict[str, Tensor]:
+        packed = self.pack(rows)
+        dense = rows.new_full((len(rows),), float(rows.shape[1]), dtype=torch.float64)
+        return {
+            "density": density(rows, self.zero_tol),
+            "encoded_bytes": packed.sizes().double() if self.sparse else rows.element_size() * dense,
+            "paper_bytes": published_bytes(rows, self.zero_tol) if self.sparse else 8 * dense,
+        }
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -165,7 +186,7 @@ class SFedHP(Algorithm):
             gamma = self.weight_edge(node.round, filled).to(w)
             w = w - self.eta * (self.lam_2 * (w - phi) + gamma * logcosh.gradient(w, self.rho))
         packed = self.pack(w)
-        kept = {"model": plain(packed)} | ({"density": filled} if self.schedule == "both" else {})
+        kept = {"model": plain(packed), "phi": phi} | ({"density": filled} if self.schedule == "both" else {})
         return packed if self.edges == "all" else None, kept
 
     def _between(self, theta: Tensor, w: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from rich.text import Text
 from palmette.cli.progress import errors_console, follow
 from palmette.protocol import ModelKind
 from palmette.report.numbers import Method, seconds
-from palmette.report.tables import MODEL_STYLES, methods_table
+from palmette.report.tables import methods_table, model_style
 from palmette.report.verdict import verdict
 from palmette.runs import Observer, Result, RunConfig, execute, make_config
 from palmette.runs.folder import claimed
@@ -120,7 +120,7 @@ def _done(method: Method) -> Text:
     line = Text.assemble(("done ", "green"), f"{method.label:<21}")
     for kind in ("PM", "TM", "GM"):
         if kind in method.kinds:
-            line.append(f"{kind} ", style=f"bold {MODEL_STYLES[kind]}").append(f"{method.result.last(kind):.3f}  ")
+            line.append(f"{kind} ", style=f"bold {model_style(kind)}").append(f"{method.result.last(kind):.3f}  ")
         else:
             line.append(" " * 10)
     return line.append(f"{seconds(method.result):5.1f} s")

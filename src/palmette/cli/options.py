@@ -16,7 +16,9 @@ Tree = Annotated[
     str | None, typer.Option(help="Teams x devices, such as 4x10. [dim](default: 4x10)[/dim]", metavar="TREE")
 ]
 Model = Annotated[str | None, typer.Option(metavar="NAME", help="What is learned. [dim](default: mclr)[/dim]")]
-Rounds = Annotated[int | None, typer.Option(metavar="T", help="Global rounds. [dim](default: 20)[/dim]")]
+Rounds = Annotated[
+    int | None, typer.Option(metavar="T", help="Global rounds. [dim](default: as settings ask, else 20)[/dim]")
+]
 Seed = Annotated[int | None, typer.Option(metavar="S", help="Decides all luck. [dim](default: 0)[/dim]")]
 Set = Annotated[
     list[str] | None,

@@ -16,7 +16,8 @@ from rich.text import Text
 from palmette.cli.failures import Stopped
 from palmette.evaluation import Scores
 from palmette.protocol import ModelKind
-from palmette.report.tables import MODEL_STYLES
+from palmette.report import words
+from palmette.report.tables import model_style
 from palmette.runs import Interrupted, Observer, Result
 from palmette.runs.folder import CONFIG
 from palmette.simulate import Simulation
@@ -70,9 +71,14 @@ def scores_text(scores: Mapping[ModelKind, Scores] | None) -> Text:
     text = Text()
     for kind, score in (scores or {}).items():
         metric = "accuracy" if "accuracy" in score.sums else "loss"
-        text.append("  " if text else "").append(kind, style=f"bold {MODEL_STYLES[kind]}")
+        text.append("  " if text else "").append(kind, style=f"bold {model_style(kind)}")
         text.append(f" {'loss ' if metric == 'loss' else ''}{score.by_samples(metric):.3f}")
     return text
+
+
+def outline(simulation: Simulation) -> str:
+    """Write what the algorithm's settings come to in this run, or nothing."""
+    return "; ".join(words.outline(simulation.algorithm.outline(simulation.tree, simulation.rounds)))
 
 
 class Lines:
@@ -88,6 +94,8 @@ class Lines:
         begun = f", going on after round {simulation.round}" if simulation.round else ""
         about = f"{simulation.population.devices} devices, {rounds} rounds, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
+        if told := outline(simulation):
+            self._say(f"{self._label}: {told}")
 
     def exchange(self, tier: int) -> None:
         """Say nothing."""
@@ -116,7 +124,7 @@ class Bars:
 
     def __init__(self, label: str) -> None:
         self.refresh: Callable[[], None] = lambda: None
-        self._label, self._note, self._scores = label, "", Text()
+        self._label, self._about, self._note, self._scores = label, "", "", Text()
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
@@ -134,7 +142,10 @@ class Bars:
         """Return what to draw."""
         last = Text(f"  {self._state:<23}").append_text(self._scores)
         last.append(f"  {time.monotonic() - self._began:.0f} s", style="dim")
-        return Group(self._progress, last, *([Text(f"  {self._note}", style="yellow")] if self._note else []))
+        notes = [
+            Text(f"  {note}", style=style) for note, style in ((self._about, "dim"), (self._note, "yellow")) if note
+        ]
+        return Group(self._progress, last, *notes)
 
     def begin(self, simulation: Simulation, rounds: int) -> None:
         """Draw the bars of the tree the algorithm runs on, from the server down."""
@@ -144,6 +155,7 @@ class Bars:
             who = "server asks" if tier == self._top else "teams ask" if tier == 1 else f"tier {tier} asks"
             self._tiers[tier] = self._progress.add_task(f"  {who:<22}", total=None, unit="exchanges")
             self._asked[tier] = 0
+        self._about = outline(simulation)
         self.refresh()
 
     def exchange(self, tier: int) -> None:

@@ -40,7 +40,7 @@ class Method:
 
 def lead(result: Result) -> str:
     """Return the metric to show: accuracy where there is one."""
-    return "accuracy" if "accuracy" in set(result.metrics["metric"].to_pylist()) else "loss"
+    return "accuracy" if "accuracy" in result.metric_names else "loss"
 
 
 def top(result: Result) -> int:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from palmette.algorithms import ALGORITHMS
+from palmette.protocol import ModelKind, model_kind
 from palmette.report import words
 from palmette.report.numbers import Method, backend, by_node, lead, link_bytes, seconds, top
 from palmette.runs import Result
@@ -19,7 +19,12 @@ from palmette.runs.folder import CONFIG
 
 _TEAMS = 12  # teams listed by name
 
-MODEL_STYLES = {"PM": "cyan", "TM": "yellow", "GM": "magenta"}
+_MODEL_STYLES = {"PM": "cyan", "TM": "yellow", "GM": "magenta"}
+
+
+def model_style(kind: ModelKind) -> str:
+    """Return the colour of a kind of model."""
+    return _MODEL_STYLES.get(kind, "green")
 
 
 def run_report(result: Result, *, teams: bool = False) -> RenderableType:
@@ -38,7 +43,10 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     parts: list[RenderableType] = [models_table(result)]
     if teams and (listed := teams_table(result)) is not None:
         parts.append(listed)
-    parts += [_links_table(result), _facts(result)]
+    parts.append(_links_table(result))
+    if (own := reports_table(result)) is not None:
+        parts.append(own)
+    parts.append(_facts(result))
     return Group(title, *(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 
@@ -51,7 +59,7 @@ def models_table(result: Result) -> Table:
     for kind in result.kinds:
         best, round_ = result.best(kind, metric)
         table.add_row(
-            Text.assemble((kind, f"bold {MODEL_STYLES[kind]}"), f" {words.MODEL_WORDS[kind]}"),
+            Text.assemble((kind, f"bold {model_style(kind)}"), f" {words.whose(kind)}"),
             words.share(result.last(kind, metric)),
             words.share(best),
             str(round_),
@@ -78,6 +86,24 @@ def teams_table(result: Result) -> Table | None:
     return table
 
 
+def reports_table(result: Result) -> Table | None:
+    """Show what the algorithm itself tells of its nodes after the last round, or nothing where it tells nothing."""
+    told = result.reports
+    if not told:
+        return None
+    table, server = _table(f"{result.config.algorithm} reports"), top(result)
+    kinds = [
+        kind
+        for kind in (model_kind(tier, server) for tier in range(server + 1))
+        if any(kind in by_kind for by_kind in told.values())
+    ]
+    for kind in kinds:
+        table.add_column(words.nodes(kind), justify="right", header_style=f"bold {model_style(kind)}")
+    for name, by_kind in told.items():
+        table.add_row(words.name(name), *(words.number(by_kind[kind]) if kind in by_kind else "" for kind in kinds))
+    return table
+
+
 def methods_table(methods: Sequence[Method]) -> Table:
     """Show several methods side by side: one line for each of their models."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
@@ -95,7 +121,7 @@ def methods_table(methods: Sequence[Method]) -> Table:
             last = result.last(kind)
             table.add_row(
                 Text(method.label if line == 0 else "", style="bold"),
-                Text(kind, style=MODEL_STYLES[kind]),
+                Text(kind, style=model_style(kind)),
                 Text(words.share(last), style="bold green" if last == highest else ""),
                 words.share(result.best(kind)[0]),
                 words.share(result.last(kind, weight="devices")),
@@ -119,8 +145,9 @@ def _links_table(result: Result) -> Table:
     table = _table("traffic")
     for name in ("exchanges", "up", "down"):
         table.add_column(name, justify="right")
-    flat, server = ALGORITHMS[result.config.algorithm].flat, top(result)
-    for link in result.summary()["traffic"]["links"]:
+    links, server = result.summary()["traffic"]["links"], top(result)
+    flat = all(link["tier"] == server for link in links)
+    for link in links:
         table.add_row(
             words.link_name(link["tier"], server, flat=flat),
             f"{link['exchanges']:,}",
@@ -143,6 +170,8 @@ def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
     times = result.timings
     speed = f"{times['device_steps_per_second']:,.0f} per second"
     yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all"
+    if result.outline:
+        yield "outline", "; ".join(words.outline(result.outline))
     if (found := backend(result)) is not None:
         name, why = found
         yield "backend", f"{name}: {why}"

@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
-MODEL_WORDS = {"PM": "each device's own", "TM": "its team's", "GM": "one for everybody"}
-"""What a kind of model is to a device, in three words."""
+from palmette.protocol import ModelKind
 
+_MODEL_WORDS = {"PM": "each device's own", "TM": "its team's", "GM": "one for everybody"}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def whose(kind: ModelKind) -> str:
+    """Say what a kind of model is to a device, in three words."""
+    return _MODEL_WORDS.get(kind) or f"its tier {kind[2:]} node's"
+
+
+def nodes(kind: ModelKind) -> str:
+    """Name the nodes that have a kind of model."""
+    return {"PM": "devices", "TM": "teams", "GM": "server"}.get(kind) or f"tier {kind[2:]}"
+
+
+def name(key: str) -> str:
+    """Write the name of a number for people."""
+    return key.replace("_", " ")
+
+
+def number(value: float) -> str:
+    """Write a number of any size: counts in full, others with four digits; a dash where there is none."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
+
+
+def outline(told: Mapping[str, Any]) -> list[str]:
+    """Write what an algorithm's settings came to, a phrase each; numbers that differ by node as their range."""
+    phrases = []
+    for key, value in told.items():
+        if isinstance(value, Mapping):
+            low, high = min(value.values()), max(value.values())
+            phrases.append(f"{name(key)} {number(low)} to {number(high)} by team")
+        else:
+            phrases.append(value if isinstance(value, str) else f"{name(key)} {number(value)}")
+    return phrases
 
 
 def size(count: int) -> str:
@@ -40,6 +76,7 @@ def points(value: float) -> str:
 
 def link_name(tier: int, top: int, *, flat: bool) -> str:
     """Name the link whose parents are in a tier; a flat method has only the one from the server to the devices."""
-    if tier == top:
-        return "server - devices" if flat or top == 1 else "server - teams"
-    return "teams - devices" if tier == 1 else f"tier {tier} - tier {tier - 1}"
+    if tier == top and (flat or top == 1):
+        return "server - devices"
+    over = "server" if tier == top else "teams" if tier == 1 else f"tier {tier}"
+    return f"{over} - {('devices', 'teams')[tier - 1] if tier < 3 else f'tier {tier - 1}'}"

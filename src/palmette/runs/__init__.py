@@ -15,6 +15,7 @@ from palmette.protocol import Algorithm
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
 from palmette.runs.config import read_config as read_config
+from palmette.runs.config import rounds_of
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
@@ -30,7 +31,7 @@ def run(
     population: Population,
     model: str | nn.Module | Task = "mclr",
     *,
-    rounds: int = 20,
+    rounds: int | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -47,7 +48,7 @@ def run(
         algorithm: A name with ``settings``, or an algorithm, which may be one of your own.
         population: Whose samples; see `Population.from_arrays` and `make_population`.
         model: The name of a model, a module, or a task with its own loss and metrics.
-        rounds: Global rounds.
+        rounds: Global rounds; by default as many as the settings ask for, 20 where they do not say.
         seed: Decides participation, batches and the initial weights of a named model.
         settings: The algorithm's settings, ``preset`` among them.
         out: The run's folder; a new one under ``runs/`` by default.
@@ -74,7 +75,7 @@ def run(
         {
             "algorithm": named,
             "settings": chosen,
-            "rounds": rounds,
+            **({} if rounds is None else {"rounds": rounds}),
             "seed": seed,
             "tree": population.tree.spec(),
             "data": {"name": population.source},
@@ -86,6 +87,8 @@ def run(
             "given": given,
         }
     )
+    if rounds is None and method is not None:
+        config = config.model_copy(update={"rounds": rounds_of(method, population.tree)})
     return execute(config, out, method=method, population=population, task=task, threads=threads, observer=observer)
 
 

@@ -22,6 +22,7 @@ from palmette.store import rows_bytes
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 
+_ROUNDS = 20
 _IN_MEMORY = 1 << 30  # bytes of devices' rows that "auto" keeps in memory
 
 
@@ -68,7 +69,7 @@ class RunConfig(_Part):
     Attributes:
         algorithm: Name of the algorithm.
         settings: Its settings; in a resolved config, all of them.
-        rounds: Global rounds.
+        rounds: Global rounds; by default as many as the algorithm's settings ask for, 20 where they do not say.
         seed: Decides the partition, the participation, the batches and the initial model.
         tree: What `Tree.parse` reads.
         data: The samples.
@@ -82,7 +83,7 @@ class RunConfig(_Part):
 
     algorithm: str
     settings: dict[str, Any] = {}
-    rounds: Count = 20
+    rounds: Count = _ROUNDS
     seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     tree: str | int | list[int] | list[str] | dict[str, Any] = "4x10"
     data: DataConfig = DataConfig()
@@ -184,7 +185,14 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(str(error))
     if problems:
         raise BadInput("; ".join(dict.fromkeys(problems)))
+    if "rounds" not in values and "algorithm" not in config.given:
+        config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config
+
+
+def rounds_of(method: Algorithm, tree: Tree) -> int:
+    """Return the rounds of a run whose user named no number."""
+    return method.asked_rounds(tree) or _ROUNDS
 
 
 def _known(where: str) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -19,20 +18,18 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.evaluation import Scores, evaluate
+from palmette.evaluation import Reports, Scores, measure
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
-from palmette.runs.folder import CONFIG, METRICS, MODELS, TIMINGS, TRAFFIC, Folder
+from palmette.runs.folder import CONFIG, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder
 from palmette.runs.metrics import Metrics
-from palmette.runs.tensors import Chunk
+from palmette.runs.saving import fingerprint, save_models
 from palmette.simulate import Simulation
 from palmette.theory import advice, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
-_SAMPLED = 4096  # samples that stand for all in a run's fingerprint
 _BLOW_UP = 1e4  # a loss so many times the initial one is no accident
-_BLOCK = 256  # devices whose models are gathered at once
 
 
 class Interrupted(PalmetteError):  # noqa: N818 - reads as what it is
@@ -70,10 +67,11 @@ class Execution:
         self._metrics = Metrics()
         self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
+        self._reports: Reports = {}  # of the same round
         self._initial_loss: float | None = None
         self._seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
-        self._fingerprint = _fingerprint(simulation, config)
+        self._fingerprint = fingerprint(simulation, config)
         self._stop = False
 
     def run(self) -> None:
@@ -99,6 +97,7 @@ class Execution:
             try:
                 if kept is None:
                     self._record(self._measure(), when="after")
+                    self._tell()
                     self._checkpoint()
                 while simulation.round < simulation.rounds:
                     self._round()
@@ -121,6 +120,7 @@ class Execution:
         if scores is not None:
             self._record(scores, when="after")
             self._record(before, when="before")
+            self._tell()
             if self._config.evaluate_every == "auto" and done == 1:
                 self._every = self._spacing(scores, simulation.adapt_steps - adapted)
         if self._observer is not None:
@@ -137,7 +137,8 @@ class Execution:
         simulation = self._simulation
         if self._scores is None or self._scores[0] != simulation.round:
             with self._timed("evaluation"):
-                self._scores = (simulation.round, evaluate(simulation))
+                scores, self._reports = measure(simulation)
+                self._scores = (simulation.round, scores)
         losses = [score.by_samples("loss") for score in self._scores[1].values() if float(score.count.sum())]
         if self._initial_loss is None:
             self._initial_loss = max(losses, default=0.0)
@@ -173,6 +174,12 @@ class Execution:
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
+    def _tell(self) -> None:
+        """Add what the algorithm reports about the models just measured."""
+        simulation = self._simulation
+        tree, done = simulation.population.tree, simulation.round
+        self._metrics.record_reports(self._reports, tree, round_=done, last=done == simulation.rounds)
+
     def _checkpoint(self) -> None:
         with self._timed("checkpoints"):
             sink = io.BytesIO()
@@ -200,16 +207,9 @@ class Execution:
 
     def _finish(self) -> None:
         simulation, folder = self._simulation, self._folder
-        kinds = simulation.algorithm.models
-        tree = simulation.population.tree
-        if "PM" in kinds:
-            blocks = torch.arange(tree.devices).split(_BLOCK)
-            self._save("PM", (simulation.device_models(ids) for ids in blocks), tree.names(0))
-        teams = simulation.team_models()
-        if "TM" in kinds and teams is not None:
-            self._save("TM", [teams], tree.names(1))
-        if "GM" in kinds:
-            self._save("GM", [simulation.model()[None]], tree.names(tree.top))
+        save_models(simulation, self._config.model.name, folder)
+        if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
+            folder.write_json(OUTLINE, outline)
         rows = list(simulation.ledger.rows())
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         folder.write_table(TRAFFIC, pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()}))
@@ -219,21 +219,6 @@ class Execution:
         folder.write_table(METRICS, self._metrics.table())
         folder.log("finished")
         folder.drop_checkpoints()
-
-    def _save(self, kind: ModelKind, blocks: Iterable[Tensor], names: list[str]) -> None:
-        """Write the models of a kind, whose rows come block by block and are never all in memory."""
-        population, layout = self._simulation.population, self._simulation.task.layout
-        model = {"name": self._config.model.name, "shape": list(population.shape), "classes": population.classes}
-        about = {"nodes": names, "model": model}
-
-        def chunks() -> Iterator[Chunk]:
-            first = 0
-            for rows in blocks:
-                yield from ((name, first, part) for name, part in layout.unflatten(rows).items())
-                first += len(rows)
-
-        like = torch.empty((len(names), layout.width), dtype=self._simulation.learner.dtype, device="meta")
-        self._folder.write_tensors(MODELS[kind], layout.unflatten(like), chunks(), about)
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
@@ -279,19 +264,3 @@ class Execution:
         finally:
             for number, before in old.items():
                 signal.signal(number, before)
-
-
-def _fingerprint(simulation: Simulation, config: RunConfig) -> str:
-    """Return a digest of what a run is about: its config, whose samples, and the model it starts from."""
-    population = simulation.population
-    digest = hashlib.blake2b(config.to_toml().encode(), digest_size=16)
-    some = torch.arange(0, len(population.x), max(1, len(population.x) // _SAMPLED))
-    for part in (
-        population.start,
-        population.train,
-        population.x[some],
-        population.y[some],
-        simulation.learner.initial(),
-    ):
-        digest.update(part.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

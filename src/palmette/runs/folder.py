@@ -17,12 +17,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
+from palmette.protocol import ModelKind
 from palmette.runs import tensors as sheets
 from palmette.store import Pieces
 
 CONFIG, METRICS, TRAFFIC, TIMINGS, LOG = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json", "log.txt"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
-MODELS = {"GM": "global.safetensors", "TM": "teams.safetensors", "PM": "devices.safetensors"}
+OUTLINE = "outline.json"
+_MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
 
 
@@ -189,6 +191,11 @@ class Folder:
         """Remove the checkpoints of a finished run."""
         for path in (self.path / PREVIOUS, self.path / CHECKPOINT, *self.path.glob(".*.part")):
             path.unlink(missing_ok=True)
+
+
+def model_file(kind: ModelKind) -> str:
+    """Return the file of a kind of models: ``devices``, ``teams``, ``tier2`` ..., ``global.safetensors``."""
+    return f"{_MODELS.get(kind) or f'tier{kind[2:]}'}.safetensors"
 
 
 @contextmanager

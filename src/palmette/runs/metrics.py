@@ -11,24 +11,25 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from palmette.evaluation import Scores
-from palmette.protocol import ModelKind
+from palmette.evaluation import Reports, Scores
+from palmette.protocol import ModelKind, model_kind
 from palmette.tree import Tree
 
 SCHEMA = pa.schema(
     [
         ("round", pa.int32()),  # 0 is the start, r is after r rounds
         ("when", pa.string()),  # after | before the round's update
-        ("model", pa.string()),  # PM | TM | GM
+        ("model", pa.string()),  # PM | TM | TM2 ... | GM
         ("tier", pa.int8()),  # tier of the node the number is about; the top tier for all devices together
         ("node", pa.string()),  # its name
         ("on", pa.string()),  # all | participants | unseen devices
-        ("weight", pa.string()),  # samples | devices
-        ("statistic", pa.string()),  # mean | spread | worst-decile
-        ("metric", pa.string()),  # accuracy, loss ...
+        ("weight", pa.string()),  # samples | devices; nodes: the algorithm's own number about nodes of the model's tier
+        ("statistic", pa.string()),  # mean | spread | worst-decile; sum: of the algorithm's own counts
+        ("metric", pa.string()),  # accuracy, loss ..., what the algorithm reports
         ("value", pa.float64()),
     ]
 )
+OWN = "nodes"  # the weight of numbers that the algorithm reports itself
 _EACH = 1000  # above so many devices, single devices are listed after the last round only
 
 
@@ -95,6 +96,35 @@ class Metrics:
                 for tier in sorted(tiers, key=lambda tier: (tier == 0, tier)):
                     same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": "mean"}
                     self.extend(names[tier], _of_tier(score, metric, tree, tier), **same)
+
+    def record_reports(self, reports: Reports, tree: Tree, *, round_: int, last: bool) -> None:
+        """Add what the algorithm tells of its nodes: over each tier (sums of counts, means of others) and node by node.
+
+        Args:
+            reports: What it tells.
+            tree: The population's tree.
+            round_: Rounds done.
+            last: Whether it is the run's last evaluation.
+        """
+        tiers = {model_kind(tier, tree.top): tier for tier in range(tree.tiers)}
+        for metric, by_kind in reports.items():
+            for kind, values in by_kind.items():
+                about = {"round": round_, "when": "after", "model": kind, "on": "all", "weight": OWN}
+                statistic, value = over_nodes(values)
+                server = {"tier": tree.top, "node": tree.name(tree.top, 0)}
+                self.add(**about, **server, metric=metric, statistic=statistic, value=value)
+                tier = tiers[kind]
+                if tier < tree.top and (tier or last or tree.devices <= _EACH):
+                    self.extend(
+                        tree.names(tier), values.tolist(), **about, tier=tier, metric=metric, statistic=statistic
+                    )
+
+
+def over_nodes(values: Tensor) -> tuple[str, float]:
+    """Return a tier's number: the ``"sum"`` of counts, the ``"mean"`` of other numbers; NaN stands for none."""
+    if not values.is_floating_point():
+        return "sum", float(values.sum())
+    return "mean", float(values.nanmean())
 
 
 def _statistics(score: Scores, metric: str, who: Tensor) -> Iterator[tuple[str, str, float]]:

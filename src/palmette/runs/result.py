@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,8 @@ from palmette.errors import BadInput, nearest
 from palmette.evaluation import lower_is_better
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
-from palmette.runs.folder import CONFIG, METRICS, MODELS, TIMINGS, TRAFFIC, Folder
+from palmette.runs.folder import CONFIG, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder, model_file
+from palmette.runs.metrics import OWN
 from palmette.task import make_task
 
 
@@ -29,6 +31,7 @@ class Result:
         folder: Where it lies.
         config: The resolved config.
         metrics: The history, one number per row: round, when, model, tier, node, on, weight, statistic, metric, value.
+        outline: What the algorithm's settings came to on this tree, where it tells (`Algorithm.outline`).
         traffic: Exchanges and bytes by round and link.
         timings: Seconds; the only file of a run that differs when it is run again.
     """
@@ -46,6 +49,12 @@ class Result:
             self.timings["device_steps"], self.timings["device_steps_per_second"]
         except (OSError, ValueError, KeyError) as error:
             raise BadInput(f"cannot read {folder / TIMINGS}: {error!r}") from None
+        self.outline: dict[str, Any] = {}
+        if (folder / OUTLINE).exists():
+            try:
+                self.outline = dict(json.loads((folder / OUTLINE).read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError) as error:
+                raise BadInput(f"cannot read {folder / OUTLINE}: {error!r}") from None
 
     def curve(
         self,
@@ -53,17 +62,21 @@ class Result:
         metric: str = "accuracy",
         *,
         on: str = "all",
-        weight: str = "samples",
-        statistic: str = "mean",
+        weight: str | None = None,
+        statistic: str | None = None,
         when: str = "after",
         node: str | None = None,
         tier: int | None = None,
     ) -> dict[int, float]:
         """Return one number over the rounds: of which model, on whom, weighted how.
 
-        With ``node`` it is about that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
+        By default it is the mean over samples, or what the algorithm itself reports under that name. With ``node`` it is about
+        that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
         """
         table = self.metrics
+        own = self._reported.get(metric)
+        weight = weight or ("samples" if own is None else OWN)
+        statistic = statistic or (own if own is not None and weight == OWN else "mean")
         wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
         keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
         if tier is not None:
@@ -92,17 +105,55 @@ class Result:
     @property
     def kinds(self) -> list[ModelKind]:
         """Which kinds of models were measured."""
-        found = set(self.metrics["model"].to_pylist())
-        return [kind for kind in MODELS_IN_ORDER if kind in found]
+        return self._kinds_in(self.metrics.filter(pc.not_equal(self.metrics["weight"], OWN)))
+
+    @staticmethod
+    def _kinds_in(table: pa.Table) -> list[ModelKind]:
+        """Return the kinds of models a table is about, from the devices up."""
+        return sorted(set(table["model"].to_pylist()), key=lambda kind: (kind == "GM", kind != "PM", len(kind), kind))
+
+    @cached_property
+    def _reported(self) -> dict[str, str]:
+        """What the algorithm itself reports, by name, each with how it is put together over a tier."""
+        measured = set(self.metric_names)
+        own = self.metrics.filter(pc.equal(self.metrics["weight"], OWN)).select(["metric", "statistic"])
+        rows = own.group_by(["metric", "statistic"], use_threads=False).aggregate([]).to_pylist()
+        return {row["metric"]: row["statistic"] for row in rows if row["metric"] not in measured}
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The names of what was measured on samples."""
+        return sorted(set(self.metrics.filter(pc.not_equal(self.metrics["weight"], OWN))["metric"].to_pylist()))
+
+    @property
+    def reports(self) -> dict[str, dict[ModelKind, float]]:
+        """What the algorithm itself tells of its nodes after the last round: by name and by kind of node."""
+        last = pc.and_(
+            pc.equal(self.metrics["round"], pc.max(self.metrics["round"])),
+            pc.equal(self.metrics["tier"], pc.max(self.metrics["tier"])),
+        )
+        own = self.metrics.filter(pc.and_(last, pc.equal(self.metrics["weight"], OWN)))
+        found: dict[str, dict[ModelKind, float]] = {}
+        for row in own.to_pylist():
+            found.setdefault(row["metric"], {})[row["model"]] = row["value"]
+        return {
+            name: {kind: by_kind[kind] for kind in self._kinds_in(own) if kind in by_kind}
+            for name, by_kind in found.items()
+        }
 
     def summary(self) -> dict[str, Any]:
-        """Return the run in one object, as ``palmette run --json`` prints it."""
-        names = sorted(set(self.metrics["metric"].to_pylist()))
+        """Return the run in one object, as ``palmette run --json`` prints it.
+
+        ``extra`` is there where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``.
+        """
+        names = self.metric_names
         lead = "accuracy" if "accuracy" in names else "loss"
         links = self.traffic.group_by("tier").aggregate(
             [("exchanges", "sum"), ("bytes_up", "sum"), ("bytes_down", "sum")]
         )
         best = {kind: self.best(kind, lead) for kind in self.kinds}
+        extra = {"outline": self.outline, "metrics": self.reports}
+        told = {name: value for name, value in extra.items() if value}
         return {
             "algorithm": self.config.algorithm,
             "rounds": self.config.rounds,
@@ -123,6 +174,7 @@ class Result:
                 ]
             },
             "folder": str(self.folder),
+            **({"extra": told} if told else {}),
         }
 
     # -- models --------------------------------------------------------------------------------------------------------
@@ -140,7 +192,7 @@ class Result:
         """Return one node's model as a torch module.
 
         Args:
-            kind: ``"PM"``, ``"TM"`` or ``"GM"``.
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``; in deeper trees also ``"TM2"`` for the nodes of tier 2, and so on.
             node: The device's or team's name; not needed for the global model.
             into: The module to fill, for a run whose model was a module of your own.
         """
@@ -174,17 +226,14 @@ class Result:
         return written
 
     def _file(self, kind: ModelKind) -> Path:
-        path = self.folder / MODELS[kind]
+        path = self.folder / model_file(kind)
         if not path.exists():
             raise BadInput(f"{self.config.algorithm} made no {kind}; there is {', '.join(self.kinds)}")
         return path
 
     def _about(self, kind: ModelKind) -> dict[str, Any]:
         self._file(kind)
-        return Folder(self.folder).read_about(MODELS[kind])
-
-
-MODELS_IN_ORDER: tuple[ModelKind, ...] = ("PM", "TM", "GM")
+        return Folder(self.folder).read_about(model_file(kind))
 
 
 def load(folder: str | Path) -> Result:

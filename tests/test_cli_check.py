@@ -39,6 +39,56 @@ def test_check_as_json_with_a_measured_run_and_its_plot() -> None:
     assert Path("bound.png").read_bytes().startswith(b"\x89PNG")
 
 
+TINY = ["--tree", "2x2", "--set", "model.l2=1", "--rounds", "2", "--set", "batch_size=full", "--measure"]
+TINY += ["--seeds", "2", "--plot", "bound.png"]
+
+
+@pytest.mark.parametrize(
+    ("words", "quantity", "remark"),
+    [
+        (["l2gd", "iterations=8"], "squared distance of the device models", "noise ball"),
+        (["l2gd-coin", "iterations=8"], "squared distance of the device models", "noise ball"),
+        (["al2sgd", "iterations=8", "convexity=1", "smoothness=20"], "Lyapunov function Psi", "an iteration"),
+        (
+            ["sfedhp", "centre=device", "gamma_1=0", "gamma_2=0", "eta=1e-7", "team_steps=2"],
+            "mean over rounds of F(x^t) - F*",
+            "the least it can be",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_every_method_is_measured_beside_its_own_bound(words: list[str], quantity: str, remark: str) -> None:
+    settings = [word for setting in words[1:] for word in ("--set", setting)]
+    done = CliRunner().invoke(app, ["check", words[0], *TINY, *settings, "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout.splitlines()[-1])["measured"]
+    assert told["quantity"].startswith(quantity)
+    assert remark in told["remarks"][0]
+    assert len(told["runs"]) == (1 if words[0] == "sfedhp" else 2)
+    assert len(told["distance"]) == 3
+    assert all(value <= bound for value, bound in zip(told["values"], told["bound"], strict=True))
+    assert Path("bound.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_measured_is_a_table_of_80_columns_with_its_bound() -> None:
+    done = CliRunner().invoke(app, ["check", "l2gd", *TINY, "--set", "iterations=8"])
+    assert done.exit_code == 0, done.output
+    assert "measured: squared distance of the device models to the optimum" in done.stdout
+    assert "│     2 │         16 │" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "the mean over 2 seeds" in said
+    assert "the bound allows" in said
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_settings_outside_the_theorem_are_measured_without_a_bound_and_it_is_said() -> None:
+    done = CliRunner().invoke(app, ["check", "sfedhp", *TINY])
+    assert done.exit_code == 0, done.output
+    assert "no bound, as the theorem asks for eta~ at most" in " ".join(done.stdout.split())
+    assert "measured: squared distance of the global model to the optimum" in done.stdout
+    assert Path("bound.png").exists()
+
+
 def test_a_network_falls_under_the_theorem_for_losses_that_are_not_convex() -> None:
     done = CliRunner().invoke(app, ["check", "permfl", "--tree", "2x3", "--model", "dnn", "--json"])
     assert done.exit_code == 0, done.output
@@ -55,6 +105,13 @@ def test_a_network_falls_under_the_theorem_for_losses_that_are_not_convex() -> N
         (["permfl", "--measure", "--plot", "nowhere/x.png"], "no folder nowhere"),
         (["permfl", "--model", "dnn", "--tree", "2x3", "--measure"], "convex model"),
         (["permfl", "--set", "gamma=0"], "above 0"),
+        (["l2gd", "--seeds", "3"], "--measure"),
+        (["l2gd", "--measure", "--seeds", "0"], "--seeds"),
+        (["l2gd", "--measure", "--plot", "."], "is a folder"),
+        (["l2gd", "--measure", "--tree", "2x3"], "model.l2=0.1"),
+        (["al2sgd", "--model", "dnn", "--tree", "2x3", "--measure"], "convex model"),
+        (["l2gd", "--tree", "2x3", "--set", "model.l2=0.1", "--set", "eta=1e300", "--measure"], "nothing to measure"),
+        (["sfedhp", "--tree", "2x3", "--set", "model.l2=0.1", "--set", "lam_1=1e200", "--measure"], "direct solver"),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_one_line(words: list[str], says: str) -> None:

@@ -183,5 +183,40 @@ def test_l2gd_with_automatic_settings_meets_its_theorem() -> None:
 def test_al2sgd_tells_how_many_iterations_it_needs() -> None:
     found = check(prepared(algorithm("al2sgd", refresh=0.2, smoothness=4.0, convexity=0.5)))
     expected = found.constants["Lc"]
-    (number,) = found.wanted.values()
-    assert number == pytest.approx((5 + math.sqrt(expected / 0.1)) * math.log(1e6))
+    assert found.wanted["iterations to 1e-6, up to a constant"] == pytest.approx(
+        (5 + math.sqrt(expected / 0.1)) * math.log(1e6)
+    )
+
+
+def test_too_small_a_smoothness_is_warned_of_and_named_after_divergence() -> None:
+    for method in (algorithm("l2gd", smoothness=0.1), algorithm("al2sgd", smoothness=0.1, convexity=0.05)):
+        (warning,) = warnings_of(prepared(method))
+        assert warning.startswith("smoothness = 0.1 is far below the estimated 1.6")
+        assert advice(prepared(method)).startswith("Raise smoothness from 0.1 to at least 1.6")
+    (row,) = (one for one in check(prepared(method)).conditions if one.what == "smoothness")
+    assert row.divergent
+    assert warnings_of(prepared(algorithm("al2sgd", smoothness=1.0))) == []
+    assert check(prepared(algorithm("l2gd", smoothness=0.1))).conditions[0].divergent
+
+
+def test_a_server_that_overshoots_its_edges_is_warned_of() -> None:
+    (warning,) = warnings_of(prepared(algorithm("sfedhp", beta=3.0)))
+    assert warning.startswith("beta = 3 is more than twice the stable 1")
+    rows = {one.what: one for one in check(prepared(algorithm("sfedhp", beta=3.0))).conditions}
+    assert rows["beta"].divergent
+    assert warnings_of(prepared(algorithm("sfedhp", beta=3.0, eta=1e-4))) == []
+
+
+def test_a_network_is_never_taken_for_convex_whatever_its_l2() -> None:
+    population = make_population("digits", tree="2x3")
+    task = make_task("dnn", population.shape, population.classes, l2=0.1)
+    found = check(Simulation(PerMFL(), population, task, rounds=1, dtype=torch.float64))
+    assert found.constants["mu_f"] == 0
+    assert found.theorem.startswith("PerMFL, Theorem 2")
+    assert "local estimate" in found.notes[-1]
+
+
+def test_settings_beyond_all_numbers_are_refused() -> None:
+    for extreme in ({"smoothness": 1e308}, {"smoothness": 1e-300}):
+        with pytest.raises(BadInput, match="so large or so small"):
+            check(prepared(algorithm("al2sgd", **extreme)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +15,9 @@ from palmette.cli.failures import one_line_errors, print_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from palmette.theory import Check, Measured
+    from palmette.runs import RunConfig
+    from palmette.simulate import Simulation
+    from palmette.theory import Check, Condition, Measured
 
 
 def check(
@@ -28,6 +32,12 @@ def check(
     measure: Annotated[
         bool, typer.Option("--measure", help="Also run it and compare the distance to the optimum with the bound.")
     ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=1000, metavar="N", help="With --measure: runs to take the mean of. [dim](default: 5)[/dim]"
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="With --measure: draw both into this PNG.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -37,50 +47,65 @@ def check(
     --set model.l2=0.1
 
     It estimates the curvature of the task on the devices, says which conditions hold, what is promised and which steps
-    are allowed. It takes the options of [bold]run[/bold].
+    are allowed. It takes the options of [bold]run[/bold]. With --measure it solves for the optimum, runs, and puts what the
+    theorem bounds beside its bound; where luck plays a part it runs --seeds times and takes the mean.
     """
     with one_line_errors():
-        import torch
-
         from palmette.cli.configure import configure
         from palmette.errors import BadInput
-        from palmette.simulate import Simulation
         from palmette.theory import check as hold
         from palmette.theory import measure as watch
 
-        if plot is not None and not measure:
-            raise BadInput("--plot draws what --measure measures; give both")
+        if not measure and (plot is not None or seeds is not None):
+            raise BadInput("--plot and --seeds are about what --measure measures; give that too")
         if plot is not None and not plot.parent.is_dir():
             raise BadInput(f"--plot {plot}: there is no folder {plot.parent}")
+        if plot is not None and plot.is_dir():
+            raise BadInput(f"--plot {plot} is a folder; name a file in it")
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
-        people = made.population()
-        simulation = Simulation(
+        first, *others = _simulations(made, seeds or 5 if measure else 1)
+        simulation = first()
+        found = hold(simulation)
+        measured = watch(simulation, found, others=(other() for other in others)) if measure else None
+        if plot is not None and measured is not None:
+            from palmette.report.convergence import draw
+
+            draw(measured, found, plot)
+        if json:
+            told = {} if measured is None else {"measured": measured.as_dict()}
+            print_json({**found.as_dict(), **told})
+            return
+        from rich.console import Console
+
+        Console(highlight=False).print(_picture(found, measured))
+
+
+def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
+    """Return how to make the simulation of a config, and the same with the seeds that follow; the data stay."""
+    import torch
+
+    from palmette.simulate import Simulation
+
+    people = made.population()
+    task, links = made.task(people), made.links(people.tree)
+
+    def simulation(seed: int) -> Simulation:
+        return Simulation(
             made.method(),
             people,
-            made.task(people),
+            task,
             rounds=made.rounds,
-            seed=made.seed,
-            links=made.links(people.tree),
+            seed=seed,
+            links=links,
             dtype=torch.float64,
             backend=made.engine.backend,
             device=made.engine.device,
             chunk=made.engine.chunk,
             held_out=made.engine.held_out,
         )
-        found = hold(simulation)
-        measured = watch(simulation, found) if measure else None
-        if plot is not None and measured is not None:
-            from palmette.report.convergence import draw
 
-            draw(measured, found, plot)
-        if json:
-            told = {} if measured is None else {"measured": {"distance": measured.distance, "bound": measured.bound}}
-            print_json({**found.as_dict(), **told})
-            return
-        from rich.console import Console
-
-        Console(highlight=False).print(_picture(found, measured))
+    return [partial(simulation, made.seed + more) for more in range(seeds)]
 
 
 def _picture(found: Check, measured: Measured | None) -> RenderableType:
@@ -96,25 +121,45 @@ def _picture(found: Check, measured: Measured | None) -> RenderableType:
     table.add_column("holds")
     table.add_column("from", style="dim", overflow="fold")
     for one in found.conditions:
-        word = (
-            "[green]yes[/green]"
-            if one.holds
-            else "[bold red]diverges[/bold red]"
-            if one.value > one.diverges
-            else "[red]no[/red]"
-        )
-        table.add_row(one.what, f"{one.value:.4g}", one.allowed, word, one.source)
+        table.add_row(one.what, f"{one.value:.4g}", one.allowed, _word(one), one.source)
     lines = [f"constants: {', '.join(f'{name} = {value:.4g}' for name, value in found.constants.items())}"]
     lines.append(f"promised where all hold: {found.promise}")
     if found.rate is not None:
         lines.append(f"here: a factor of {found.rate:.6g} a round")
     lines += [f"largest allowed {name}: {value:.4g}" for name, value in found.largest.items()]
     lines += [f"asked for, {name}: {value:.4g}" for name, value in found.wanted.items()]
-    if measured is not None:
-        first, last = measured.distance[0], measured.distance[-1]
-        text = f"measured: squared distance to the optimum {first:.4g} at the start, {last:.4g} after the last round"
-        lines.append(
-            text + (f"; the bound allows {measured.bound[-1]:.4g}" if measured.bound else "; no bound applies")
-        )
     lines += [f"note: {note}" for note in found.notes]
-    return Group(table, *(Text(line) for line in lines))
+    shown: list[RenderableType] = [table, *(Text(line) for line in lines)]
+    if measured is not None:
+        shown += [
+            "",
+            Text(f"measured: {measured.quantity}", "bold"),
+            _curve(measured),
+            *(Text(line) for line in measured.sentences()),
+        ]
+    return Group(*shown)
+
+
+def _word(one: Condition) -> str:
+    if one.holds:
+        return "[green]yes[/green]"
+    return "[bold red]diverges[/bold red]" if one.divergent else "[red]no[/red]"
+
+
+def _curve(measured: Measured) -> RenderableType:
+    """Return a table of what was measured at up to eight rounds, evenly chosen."""
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("round", justify="right")
+    if measured.iterations > 1:
+        table.add_column("iterations", justify="right")
+    table.add_column("measured", justify="right")
+    table.add_column("bound", justify="right")
+    last = len(measured.values) - 1
+    for i in sorted({round(last * part / 7) for part in range(8)}):
+        done = measured.rounds[i]
+        often = [f"{done * measured.iterations}"] if measured.iterations > 1 else []
+        bound = f"{measured.bound[i]:.4g}" if measured.bound else "none"
+        table.add_row(f"{done}", *often, f"{measured.values[i]:.4g}", bound)
+    return table

@@ -2,26 +2,69 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from palmette.errors import PalmetteError
 from palmette.theory import Check, Measured
+
+_MEASURED, _BOUND = "#0072B2", "#D55E00"
+_DECADE = 20  # how many times the top of an axis is its bottom, below which plain numbers are written
+_MARKED = 40  # rounds up to which every one gets a marker
 
 
 def draw(measured: Measured, found: Check, path: Path) -> None:
-    """Draw the squared distance to the optimum over the rounds, on a log axis, and save it as PNG."""
+    """Draw what the theorem bounds over the rounds, on a log axis, beside the bound, and save it as PNG."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    rounds = range(len(measured.distance))
-    axes.semilogy(rounds, measured.distance, color="#0072B2", marker="o", markersize=3.5, label="measured")
-    if measured.bound is not None:
-        axes.semilogy(rounds, measured.bound, color="#D55E00", linestyle="--", label="bound of the theorem")
-    axes.set_xlabel("global round")
-    axes.set_ylabel("squared distance to the optimum")
+    axes.set_yscale("log")
+    _lines(axes, measured)
+    many = measured.iterations
+    axes.set_xlabel(f"global round, of {many} iterations each" if many > 1 else "global round")
+    axes.set_ylabel(_folded(measured.quantity))
     axes.set_title(f"{found.algorithm}: {found.theorem}", loc="left", fontsize=10)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    low, high = axes.get_ylim()
+    if high / low < _DECADE:  # powers of ten would leave the axis without a number
+        for level in ("major", "minor"):
+            getattr(axes.yaxis, f"set_{level}_formatter")(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    figure.savefig(path, dpi=150)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(part, dpi=150, format="png")
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise PalmetteError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _lines(axes: Axes, measured: Measured) -> None:
+    rounds, runs = measured.rounds, measured.runs
+    marker = "o" if len(rounds) <= _MARKED else None
+    label = f"measured, mean of {len(runs)} seeds" if len(runs) > 1 else "measured"
+    for run in runs if len(runs) > 1 else []:
+        axes.plot(rounds, run, color=_MEASURED, alpha=0.25, linewidth=0.8)
+    axes.plot(rounds, measured.values, color=_MEASURED, marker=marker, markersize=3.5, label=label)
+    if measured.bound is None:
+        axes.plot([], [], " ", label="no bound applies to these settings")
+        return
+    axes.plot(rounds, measured.bound, color=_BOUND, linestyle="--", label="bound of the theorem")
+    if measured.ball:
+        axes.axhline(measured.ball, color=_BOUND, linewidth=0.9, linestyle=":", label="what the bound falls to")
+
+
+def _folded(text: str) -> str:
+    """Break a long label at the blank nearest to its middle."""
+    blanks = [i for i, letter in enumerate(text) if letter == " "]
+    if len(text) < 40 or not blanks:
+        return text
+    middle = min(blanks, key=lambda i: abs(i - len(text) // 2))
+    return f"{text[:middle]}\n{text[middle + 1 :]}"

@@ -18,6 +18,8 @@ class Condition:
         high: ... and at most this.
         source: Where the condition stands.
         diverges: The value from which divergence must be expected, where the condition guards a step size.
+        diverges_below: The same where too small a value is the danger.
+        theorem: Whether the theorem asks for it; a guard of common sense otherwise.
     """
 
     what: str
@@ -26,6 +28,13 @@ class Condition:
     high: float = math.inf
     source: str = ""
     diverges: float = math.inf
+    diverges_below: float = -math.inf
+    theorem: bool = True
+
+    @property
+    def divergent(self) -> bool:
+        """Whether divergence must be expected."""
+        return self.value > self.diverges or self.value < self.diverges_below
 
     @property
     def holds(self) -> bool:
@@ -79,7 +88,7 @@ class Check:
                 "value": one.value,
                 **{side: bound for side, bound in (("above", one.low), ("at_most", one.high)) if math.isfinite(bound)},
                 "holds": one.holds,
-                "diverges": one.value > one.diverges,
+                "diverges": one.divergent,
                 "source": one.source,
             }
             for one in self.conditions

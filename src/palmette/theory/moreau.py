@@ -70,6 +70,7 @@ def check_moreau(method: MoreauTree, tree: Tree, bent: Curvature, rounds: int) -
         notes=(
             "s moves the server towards its devices' mean in one round: larger beta, gamma, lam and K all raise it",
             f"this run takes K = {team} team steps and L = {local} local steps",
+            *(("the theorem is about full gradients, which batch_size=full gives",) * (method.batch_size != "full")),
         ),
     )
 

@@ -1,101 +1,107 @@
-"""The exact minimiser of PerMFL's objective on a population, and how fast a run comes near it."""
+"""The exact minimiser of an algorithm's objective on a population, by a direct solver."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from palmette.algorithms.permfl import MoreauTree
-from palmette.errors import BadInput, PalmetteError
-from palmette.learner import LocalWork
+from palmette.errors import BadInput
 from palmette.simulate import Simulation, one_thread_inside
-from palmette.theory.conditions import Check
+from palmette.theory.objectives import Objective, objective_of
+
+Numbers = NDArray[np.float64]
 
 CONVEX = ("mclr", "linear")
+_NEWTON = 20  # Newton steps after L-BFGS at most
+_STEP = 1e-8  # length of the difference that stands for a derivative: far less than any sensible rho of sFedHP
+_LARGEST = 2_000_000  # numbers in the models of all devices: the solver keeps about fifty copies
 
 
 def optimum(simulation: Simulation, *, tolerance: float = 1e-9, iterations: int = 5000) -> Tensor:
     """Return the global model x of the minimiser, by L-BFGS over the devices' models.
 
-    Given those, the best team models and the best global model are means; so the objective is one function of the
-    devices' models, whose gradient at device j of team i is its weight times ``grad f_ij + lam (theta_ij - w_i)``.
-
     Args:
-        simulation: A fresh simulation in float64 of PerMFL or pFedMT with a convex model; it is not stepped.
+        simulation: A fresh simulation in float64 of an algorithm with a theorem and a convex model; it is not stepped.
         tolerance: Largest entry of the gradient at the end.
         iterations: At most so many steps.
     """
+    check_solvable(simulation)
+    objective = objective_of(simulation)
+    rows = minimiser(objective, start_of(simulation, objective), tolerance=tolerance, iterations=iterations)
+    return objective.top(rows)
+
+
+def check_solvable(simulation: Simulation) -> None:
+    """Refuse what the direct solver cannot do: networks, single precision, too many devices."""
+    learner = simulation.learner
+    if simulation.task.name not in CONVEX or learner.dtype != torch.float64:
+        raise BadInput(f"the direct solver needs a convex model ({' or '.join(CONVEX)}) in float64")
+    if learner.device.type != "cpu":
+        raise BadInput(f"the direct solver works on the CPU, not on {learner.device}; leave engine.device out")
+    if (numbers := simulation.tree.devices * learner.width) > _LARGEST:
+        raise BadInput(
+            f"the direct solver holds a model of {learner.width:,} numbers for each of {simulation.tree.devices:,} "
+            f"devices, {numbers:,} in all; it takes up to {_LARGEST:,}, so use fewer devices or a smaller model"
+        )
+
+
+def start_of(simulation: Simulation, objective: Objective) -> Tensor:
+    """Return the rows that a run starts from."""
+    return simulation.learner.initial().repeat(objective.devices + objective.extra, 1)
+
+
+def minimiser(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]],
+    start: Tensor,
+    *,
+    tolerance: float = 1e-9,
+    iterations: int = 5000,
+) -> Tensor:
+    """Minimise a function of rows that returns its value and its gradient, until no entry of this is above a tolerance."""
     from scipy.optimize import minimize  # takes a while to load, and only this function needs it
 
-    method, tree = simulation.algorithm, simulation.tree
-    if not isinstance(method, MoreauTree) or tree.tiers != 3:
-        raise BadInput("the direct solver is for permfl and pfedmt on trees of three tiers")
-    if simulation.task.name not in CONVEX or simulation.learner.dtype != torch.float64:
-        raise BadInput(f"the direct solver needs a convex model ({' or '.join(CONVEX)}) in float64")
-    lam, gamma = method.lam, method.pull(1)
-    weighted = method.reduce == "samples"
-    ids = torch.arange(tree.devices)
-    samples = [count.double() if weighted else torch.ones(len(count)).double() for count in simulation.samples]
-    team = torch.from_numpy(tree.parents[0])
-    of_device = samples[0] / torch.zeros_like(samples[1]).index_add_(0, team, samples[0])[team]
-    of_team = samples[1] / samples[1].sum()
-    weight = (of_device * of_team[team])[:, None]
-    width = simulation.learner.width
+    shape = start.shape
 
-    def models_above(theta: Tensor) -> tuple[Tensor, Tensor]:
-        means = torch.zeros(tree.size(1), width, dtype=theta.dtype).index_add_(0, team, of_device[:, None] * theta)
-        x = (of_team[:, None] * means).sum(0)
-        return (lam * means + gamma * x) / (lam + gamma), x
-
-    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        theta = torch.from_numpy(flat).view(-1, width)
-        w, x = models_above(theta)
-        work = LocalWork(simulation.learner, ids, 0, torch.zeros_like(ids))
-        apart = theta - w[team]
-        value = (weight[:, 0] * (work.loss(theta) + lam / 2 * apart.square().sum(1))).sum()
-        value = value + gamma / 2 * (of_team * (w - x).square().sum(1)).sum()
-        return float(value), (weight * (work.gradient(theta) + lam * apart)).numpy().ravel()
+    def flat(numbers: Numbers) -> tuple[float, Numbers]:
+        value, gradient = function(torch.from_numpy(numbers).view(shape))
+        return float(value), gradient.numpy().ravel()
 
     with one_thread_inside(), torch.no_grad():
-        start = simulation.learner.initial().repeat(tree.devices).numpy()
-        found = minimize(
-            objective,
-            start,
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxiter": iterations, "gtol": tolerance, "ftol": 0.0},
+        options = {"maxiter": iterations, "maxfun": 2 * iterations, "gtol": tolerance, "ftol": 0.0, "maxcor": 20}
+        found = minimize(flat, start.numpy().ravel(), jac=True, method="L-BFGS-B", options=options).x
+        best, largest = _polished(lambda numbers: flat(numbers)[1], found, tolerance)
+    if not largest <= 100 * tolerance:
+        raise BadInput(
+            f"the direct solver stopped at a gradient of {largest:.1e}: a pull or a sparsity is too extreme for it, or the "
+            "losses are too flat (raise model.l2)"
         )
-        largest = float(np.abs(found.jac).max())
-        if largest > 100 * tolerance:
-            raise PalmetteError(f"the direct solver stopped with a gradient of {largest:.1e}; give it more iterations")
-        return models_above(torch.from_numpy(found.x).view(-1, width))[1]
+    return torch.from_numpy(best).view(shape)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The squared distance of the global model to the optimum after each round, beside the theorem's bound.
+def _polished(gradient: Callable[[Numbers], Numbers], at: Numbers, tolerance: float) -> tuple[Numbers, float]:
+    """Go on by Newton steps, which need no values: these agree to their last digit before the gradient is small.
 
-    Attributes:
-        distance: From the start (round 0) on.
-        bound: What the theorem promises, where its conditions hold.
+    Returns:
+        Where it ended, and the largest entry of the gradient there.
     """
+    from scipy.sparse.linalg import LinearOperator, cg
 
-    distance: list[float]
-    bound: list[float] | None
+    slope = gradient(at)
+    for _ in range(_NEWTON):
+        if np.abs(slope).max() <= tolerance or not np.isfinite(slope).all():
+            break
 
+        def bend(direction: Numbers, at: Numbers = at, slope: Numbers = slope) -> Numbers:
+            step = _STEP / max(float(np.abs(direction).max()), 1e-300)
+            return (gradient(at + step * direction) - slope) / step
 
-def measure(simulation: Simulation, checked: Check) -> Measured:
-    """Run a simulation to its end and record how near its global model comes to the optimum."""
-    goal = optimum(simulation)
-    distance = [float((simulation.model() - goal).square().sum())]
-    while simulation.round < simulation.rounds:
-        simulation.step()
-        distance.append(float((simulation.model() - goal).square().sum()))
-    bound = None
-    if checked.rate is not None and checked.holds:
-        bound = [2 * checked.rate**done * distance[0] for done in range(len(distance))]
-    return Measured(distance, bound)
+        step, _ = cg(LinearOperator((at.size, at.size), matvec=bend, dtype=float), -slope, rtol=1e-4, maxiter=200)
+        after = gradient(at + step)
+        if not np.linalg.norm(after) < np.linalg.norm(slope):
+            break
+        at, slope = at + step, after
+    return at, float(np.abs(slope).max())

@@ -1,0 +1,256 @@
+"""Runs beside their theorems: optima and bounds by hand, measured curves under them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from palmette.algorithms import AL2SGD, L2GD, L2GDCoin, SFedHP, algorithm
+from palmette.algorithms.mixing import Coins, Pulls
+from palmette.errors import BadInput
+from palmette.links import Link, Participation
+from palmette.population import Population, make_population
+from palmette.protocol import Algorithm
+from palmette.simulate import Simulation
+from palmette.task import make_task
+from palmette.theory import Measured, check, measure, optimum
+from palmette.theory.coins import Lyapunov, one_sample
+from palmette.theory.objectives import objective_of
+from palmette.theory.optimum import minimiser, start_of
+from problems import regression, task_of, tree_minimiser
+from test_l2gd import TEAMS, UNEQUAL, named, outcomes, slope
+from test_l2gd import minimiser as direct
+from test_permfl import one_sample_each
+
+EXACT: dict[str, Any] = {"centre": "device", "gamma_1": 0.0, "gamma_2": 0.0, "batch_size": "full"}
+
+
+def fresh(method: Algorithm, population: Population, rounds: int = 1, seed: int = 0, **options: Any) -> Simulation:
+    task = task_of(population)
+    options = {"threads": 1, **options}
+    return Simulation(method, population, task, rounds=rounds, seed=seed, dtype=torch.float64, **options)
+
+
+def measured(method: Algorithm, population: Population, rounds: int, seeds: int = 1, **options: Any) -> Measured:
+    simulation = fresh(method, population, rounds, **options)
+    others: Iterator[Simulation] = (fresh(method, population, rounds, seed, **options) for seed in range(1, seeds))
+    return measure(simulation, check(simulation), others=others)
+
+
+def under(found: Measured) -> bool:
+    assert found.bound is not None
+    return all(value <= bound for value, bound in zip(found.values, found.bound, strict=True))
+
+
+# -- objectives and optima -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        algorithm("pfedmt", lam=0.7, gamma=0.4),
+        L2GD(lam=0.7, gamma=0.4),
+        SFedHP(lam_1=0.7, lam_2=1.3, gamma_1=0.2, gamma_2=0.3, rho=0.5),
+        SFedHP(lam_1=0.7, lam_2=1.3, gamma_1=0.2, gamma_2=0.3, rho=0.5, centre="device"),
+    ],
+    ids=lambda method: f"{method.name}-{vars(method).get('centre', '')}",
+)
+def test_the_gradient_of_an_objective_is_that_of_its_value(method: Algorithm) -> None:
+    objective = objective_of(fresh(method, regression(TEAMS, unequal=True)))
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(5 + objective.extra, 3, generator=generator, dtype=torch.float64)
+    towards = torch.randn(rows.shape, generator=generator, dtype=torch.float64)
+    ahead, behind = (float(objective(rows + step * towards)[0]) for step in (1e-5, -1e-5))
+    assert float((objective(rows)[1] * towards).sum()) == pytest.approx((ahead - behind) / 2e-5, rel=1e-7)
+
+
+def test_the_optimum_of_l2gd_with_unequal_pulls_and_teams_agrees_with_linear_algebra() -> None:
+    population = regression(TEAMS, unequal=True)
+    simulation = fresh(AL2SGD(**named(population.tree)), population)
+    objective = objective_of(simulation)
+    theta = direct(population, *UNEQUAL)
+    np.testing.assert_allclose(minimiser(objective, start_of(simulation, objective)).numpy(), theta, atol=1e-7)
+
+
+def test_sfedhp_without_sparsity_has_permfls_optimum_or_pfedmes() -> None:
+    population = regression([2, 3])
+    edge = optimum(fresh(SFedHP(**{**EXACT, "centre": "edge"}, lam_1=0.5, lam_2=0.3), population))
+    np.testing.assert_allclose(edge, tree_minimiser(population, [0.5, 0.3])[2][0], atol=1e-7)
+    device = optimum(fresh(SFedHP(**EXACT, lam_1=0.5, lam_2=0.3), population))
+    # A phi for every device leaves one pull of 0.5 * 0.3 / 0.8 to the server; teams of their own size weigh alike.
+    np.testing.assert_allclose(device, tree_minimiser(population, [0.1875, 1e9])[2][0], atol=1e-6)
+
+
+def test_sparsity_draws_the_optimum_to_zero() -> None:
+    population = regression("2x3")
+    plain, sparse = (
+        optimum(fresh(SFedHP(**{**EXACT, "gamma_2": weight}), population)).abs().max() for weight in (0.0, 0.5)
+    )
+    assert sparse < 1e-3 < plain
+
+
+# -- bounds by hand ------------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_ball_of_l2gd_by_hand() -> None:
+    # Losses 1/2 (theta - y)^2, y = 1, 3 | 8; lam 1/2, gamma 1/4: theta^ = 34/21, 62/21 | 52/7, means 16/7, 52/7 and 4.
+    # Corollary 3.6: p_0 = 2/9, p_i = 1/7, eta = 1/3. sigma^2 = (2042 + 196 + 471) / 441 = 43/7.
+    population = one_sample_each([1.0, 3.0, 8.0], [2, 1])
+    found = measured(L2GD(lam=0.5, gamma=0.25, iterations=2), population, 2)
+    start = (34**2 + 62**2 + 156**2) / 441
+    assert found.values[0] == pytest.approx(start)
+    assert found.ball == pytest.approx(2 / 3 * 43 / 7)
+    assert found.bound == pytest.approx([start * (2 / 3) ** t + 2 / 3 * 43 / 7 for t in (0, 2, 4)])
+
+
+def test_the_lyapunov_function_of_al2sgd_by_hand() -> None:
+    # Lc = L_F = 3/2, mu = 0.24, rho = 1/2: a1 = 1/5, a2 = 1/2, b1 = 0.95, b2 = 1/4.8; C = 2 b1 b2 / a1 = 95/48.
+    tree = one_sample_each([1.0, 3.0, 8.0], [2, 1]).tree
+    found = Lyapunov.of(AL2SGD(lam=0.5, gamma=0.25, refresh=0.5), tree, 1.0, 0.24)
+    assert (found.own, found.ref) == pytest.approx((95 / 48 * 0.4, 95 / 48 * 0.6 / 0.5))
+    assert found.rate == pytest.approx(0.95)  # the largest of b1, 3/4 and 11/12
+
+
+@pytest.mark.parametrize("refresh", [0.05, 0.5, 1.0])
+def test_one_iteration_of_al2sgd_shrinks_its_lyapunov_function_by_the_rate_on_average(refresh: float) -> None:
+    population = regression(TEAMS)
+    method = AL2SGD(
+        **named(population.tree), smoothness=2.0, convexity=0.5, batch_size="full", iterations=1, refresh=refresh
+    )
+    pulls = Pulls.on(population.tree, method.lam, method.gamma)
+    coins = Coins.fair(population.tree, pulls, 2.0)
+    found, objective = Lyapunov.of(method, population.tree, 2.0, 0.5), objective_of(fresh(method, population))
+    best = torch.from_numpy(direct(population, *UNEQUAL))
+    least = float(objective(best)[0])
+
+    def psi(y: Tensor, z: Tensor, ref: Tensor) -> float:
+        gaps = [float(objective(rows)[0]) - least for rows in (y, ref)]
+        return float((z - best).square().sum()) + found.own * gaps[0] + found.ref * gaps[1]
+
+    generator = torch.Generator().manual_seed(1)
+    y, z, ref = (best + 0.5 * torch.randn(5, 3, generator=generator, dtype=torch.float64) for _ in range(3))
+    rows = {"model": y, "z": z, "ref": ref, "slope": torch.from_numpy(slope(population, ref.numpy(), *UNEQUAL))}
+
+    def make(seed: int) -> Simulation:
+        simulation = fresh(method, population, seed=seed)
+        for name, value in rows.items():
+            simulation.stores[0].rows[name].copy_(value)
+        simulation.stores[2].rows["constants"].copy_(torch.tensor([[2.0, 2.0]]))
+        for store in simulation.stores:
+            store.last[:] = 0
+        return simulation
+
+    after = 0.0
+    for chance, simulation in outcomes(make, (coins.between, coins.within)):
+        y_next, z_next = (simulation.stores[0].rows[name] for name in ("model", "z"))
+        after += chance * (refresh * psi(y_next, z_next, y_next) + (1 - refresh) * psi(y_next, z_next, ref))
+    assert after <= found.rate * psi(y, z, ref)
+
+
+def test_the_bound_of_sfedhp_by_hand() -> None:
+    # Two pulls of 2 in series: F_ij(x) = 1/4 (x - y)^2, F_ij weighs 1/4, 1/4 | 1/2: x* = 5, sigma^2 = 2.375, F(0) - F* = 6.25.
+    population = one_sample_each([1.0, 3.0, 8.0], [2, 1])
+    method = SFedHP(**EXACT, lam_1=2.0, lam_2=2.0, beta=50.0, eta=1e-5, team_steps=20, local_steps=40)
+    found = measured(method, population, 3)
+    assert found.quantity == "mean over rounds of F(x^t) - F*"
+    assert list(found.rounds) == [1, 2, 3]
+    assert found.values[0] == pytest.approx(6.25)
+    ball = 0.01 * 6 * (1 + 64 * 2 / (0.5 * 50)) * 2.375
+    assert found.bound == pytest.approx([25 / (0.01 * rounds) + ball for rounds in (1, 2, 3)])
+    assert under(found)
+    assert found.distance[-1] < found.distance[0] == pytest.approx(25)
+
+
+# -- runs under their bounds ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [L2GD(lam=0.5, gamma=0.3), L2GDCoin(lam=0.5, gamma=0.3)], ids=lambda m: m.name)
+def test_l2gd_stays_under_its_bound_and_ends_in_the_ball(method: Algorithm) -> None:
+    found = measured(method, regression("2x3"), 2, seeds=3)
+    assert len(found.runs) == 3
+    assert "mean over 3 seeds" in " ".join(found.remarks)
+    assert under(found)
+    assert found.ball is not None
+    assert found.values[-1] < found.ball < found.values[0] * 10
+
+
+def test_a_decreasing_step_has_a_bound_that_goes_on_falling() -> None:
+    found = measured(L2GD(lam=0.5, gamma=0.3, decrease=1.0, iterations=40), regression("2x2"), 6, seeds=2)
+    assert found.ball is None
+    assert under(found)
+    assert found.bound is not None
+    assert found.bound[-1] < 0.5 * found.bound[2]
+
+
+def test_al2sgd_stays_under_its_bound_far_below_any_ball() -> None:
+    population = regression("2x2")
+    smooth = one_sample(fresh(AL2SGD(), population))
+    rows = torch.cat([population.x[i * 60 : i * 60 + 59] for i in range(4)])
+    assert smooth == pytest.approx(float(rows.square().sum(1).max()))
+    found = measured(AL2SGD(lam=0.5, gamma=0.3, smoothness=smooth), population, 4, seeds=2)
+    assert found.quantity.startswith("Lyapunov function")
+    assert under(found)
+    assert found.distance[-1] < 1e-3 * found.distance[0]
+
+
+def test_the_smoothness_a_few_draws_show_is_not_that_of_all_samples() -> None:
+    found = check(fresh(AL2SGD(lam=0.5, gamma=0.3), regression("3x4")))
+    (row,) = (one for one in found.conditions if one.what == "smoothness")
+    assert not row.holds
+    assert not row.divergent
+    assert found.rate is None
+
+
+# -- where there is no bound ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "says"),
+    [
+        (L2GD(lam=0.5, gamma=0.3, iterations=5, batch_size=4), {}, "has full gradients"),
+        (L2GD(lam=0.5, gamma=0.3, iterations=5, eta=0.9), {}, "asks for eta at most"),
+        (
+            L2GD(lam=0.5, gamma=0.3, iterations=5),
+            {"links": {0: Link(Participation("count", 1))}},
+            "has every node take part",
+        ),
+        (
+            AL2SGD(iterations=5, smoothness=40.0, as_published=("estimator",)),
+            {},
+            "needs an unbiased estimator",
+        ),
+        (SFedHP(lam_1=2.0, lam_2=2.0, eta=1e-9), {}, "has a phi for every device (centre=device); has sparsity"),
+        (algorithm("permfl", lam=4.0, gamma=9.0, alpha=0.1, eta=0.03, beta=0.05), {}, "has full gradients"),
+    ],
+)
+def test_without_a_theorem_the_distance_is_measured_and_the_reason_told(
+    method: Algorithm, options: dict[str, Any], says: str
+) -> None:
+    found = measured(method, regression("2x2"), 1, **options)
+    assert found.bound is None
+    assert found.values == found.distance
+    assert says in found.remarks[-1]
+
+
+def test_what_has_no_single_optimum_or_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = make_population("digits", tree="2x3")
+    simulation = Simulation(
+        L2GD(), population, make_task("mclr", population.shape, population.classes), rounds=1, dtype=torch.float64
+    )
+    with pytest.raises(BadInput, match=r"model\.l2=0\.1"):
+        measure(simulation, check(simulation))
+    monkeypatch.setattr(sys.modules["palmette.theory.optimum"], "_LARGEST", 3000)
+    with pytest.raises(BadInput, match="650 numbers for each of 6 devices, 3,900 in all; it takes up to 3,000"):
+        optimum(simulation)
+
+
+def test_a_run_that_diverges_is_no_measurement() -> None:
+    method = L2GD(lam=0.5, gamma=0.3, eta=1e6)
+    with pytest.raises(BadInput, match="nothing to measure"):
+        measured(method, regression("2x2"), 2)

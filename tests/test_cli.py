@@ -86,6 +86,32 @@ def test_quiet_shows_the_result_and_no_progress() -> None:
     assert "PM" in done.stdout
 
 
+def test_passes_decide_the_rounds_and_their_plan_is_told_at_the_start_and_at_the_end() -> None:
+    words = ["--tree", "2x3", "--set", "passes=2", "--set", "group_passes=1"]
+    done = palmette("run", "groupperfl", *words)
+    assert done.exit_code == 0, done.stderr
+    assert "6 devices, 3 rounds" in done.stderr
+    for text in (done.stderr, " ".join(done.stdout.split())):
+        assert "stage 1 rounds 2; stage 2 rounds 1; downloads per client 3" in text
+    assert fits(done.stdout)
+    shorter = palmette("run", "groupperfl", *words, "--rounds", "2", "--json")
+    told = json.loads(shorter.stdout)["extra"]["outline"]
+    assert (told["planned_rounds"], told["stage_1_rounds"], told["stage_2_rounds"]) == (3, 1, 1)
+    assert "fitted into the 2 given" in shorter.stderr
+
+
+def test_what_an_algorithm_reports_is_shown_and_is_data() -> None:
+    words = ["--tree", "2x3", "--rounds", "1", "--set", "team_steps=2", "--out", "one"]
+    shown = palmette("run", "sfedhp", *words)
+    assert shown.exit_code == 0, shown.stderr
+    for word in ("sfedhp reports", "density", "encoded bytes", "paper bytes", "phi density"):
+        assert word in shown.stdout
+    assert fits(shown.stdout)
+    told = json.loads(palmette("show", "one", "--json").stdout)["extra"]["metrics"]
+    assert set(told["density"]) == {"PM", "TM", "GM"}
+    assert told["paper_bytes"]["GM"] > told["encoded_bytes"]["GM"] > 0
+
+
 def test_show_tells_team_by_team_and_fits() -> None:
     palmette("run", "permfl", *TINY, "--out", "one")
     shown = palmette("show", "one")

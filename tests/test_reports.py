@@ -199,7 +199,7 @@ def test_from_python_too_passes_decide_the_rounds(tmp_path: Path) -> None:
         result = run(method, population, task_of(population), out=tmp_path / name, **given)  # type: ignore[arg-type]
         assert result.config.rounds == 10
         assert result.outline == {
-            "asked_rounds": 10,
+            "planned_rounds": 10,
             "stage_1_rounds": 6,
             "stage_2_rounds": {"team-0": 4, "team-1": 2},
             "downloads_per_client": {"team-0": 10, "team-1": 8},
@@ -212,9 +212,10 @@ def test_another_number_of_rounds_is_shared_out_and_said() -> None:
     method, tree = algorithm("groupperfl", **STAGED), Tree.parse([6, 2])
     told = method.outline(tree, 5)
     assert (told["stage_1_rounds"], told["stage_2_rounds"]) == (3, {"team-0": 2, "team-1": 1})
-    assert "ask for 10 rounds; this run was given 5" in told["note"]
+    assert told["note"] == "the 10 rounds of passes = 3, group_passes = 2 were fitted into the 5 given"
     assert told["epochs_per_client"] == 2 + 1 + 5  # passes begun, and five epochs at the end
     assert method.outline(tree, 1)["stage_2_rounds"] == 0
+    assert "no round is left for stage 2" in method.outline(tree, 1)["note"]
     assert "note" not in method.outline(tree, 10)
     assert algorithm("fl", **STAGED).outline(tree, 4)["downloads_per_client"] == 4
 

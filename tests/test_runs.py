@@ -35,7 +35,7 @@ DIGITS: dict[str, Any] = {
     "participation": {"devices": 0.5},
     "evaluate_every": 1,
 }
-LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet")
+LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet", "outline.json")
 
 
 class Killer:

@@ -113,15 +113,15 @@ class Staged(Algorithm):
         whole = self.plan(tree)
         plan = whole.within(rounds)
         costs = plan.costs(self.local_epochs, self._tuned)
-        told: dict[str, Any] = {"asked_rounds": whole.rounds, "stage_1_rounds": plan.first}
+        told: dict[str, Any] = {"planned_rounds": whole.rounds, "stage_1_rounds": plan.first}
         if self.grouped:
             told["stage_2_rounds"] = _by_team(tree, plan.groups)
         for name in ("downloads", "uploads", "epochs"):
             told[f"{name}_per_client"] = _by_team(tree, [getattr(cost, name) for cost in costs])
         if rounds != whole.rounds:
-            passes = "passes and group_passes ask" if self.grouped else "passes asks"
-            shared = " and shared between the stages in proportion" if self.grouped else ""
-            told["note"] = f"{passes} for {whole.rounds} rounds; this run was given {rounds}{shared}"
+            passes = f"passes = {self.passes}" + (f", group_passes = {self.group_passes}" if self.grouped else "")
+            left = "" if not self.grouped or any(plan.groups) else "; no round is left for stage 2"
+            told["note"] = f"the {whole.rounds} rounds of {passes} were fitted into the {rounds} given{left}"
         return told
 
     def _turn(self, node: Node) -> int:

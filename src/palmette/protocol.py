@@ -29,7 +29,8 @@ from palmette.tree import Tree
 Reduce = Literal["mean", "samples", "stack"]
 ModelKind = str
 """Whose model: ``"PM"`` a device's own, ``"TM"`` its team's, ``"TM2"`` ... of inner tiers above, ``"GM"`` the global one."""
-State = dict[str, Tensor]
+State = Mapping[str, Tensor]
+"""What a node keeps, by name: given to its program, which returns what it keeps from then on."""
 Setting = str | float | Mapping[str, float]
 """A number for all nodes of a tier, or one per node by name; a word such as ``"auto"`` must be resolved before use."""
 
@@ -74,14 +75,14 @@ class Replies:
     Attributes:
         values: Reduced replies by name; a bare tensor's name is ``""``.
         count: For every node of the stack, how many children answered.
-        weight: For every node, the sum of their weights, where the average weight of those asked counts as 1.
+        weigh: Computes `weight`.
         positions: With ``"stack"``: for every row, the child's position in `Node.child_ids`.
         parents: With ``"stack"``: for every row, the position of its parent in the stack.
     """
 
     values: Mapping[str, Tensor]
     count: Tensor
-    weight: Tensor
+    weigh: Callable[[], Tensor]
     positions: Tensor
     parents: Tensor
 
@@ -89,6 +90,11 @@ class Replies:
     def rows(self) -> Tensor:
         """The reply, where children reply with one bare tensor."""
         return self[""]
+
+    @property
+    def weight(self) -> Tensor:
+        """For every node, the sum of the weights of those who answered, where the average of those asked counts as 1."""
+        return self.weigh()
 
     @property
     def present(self) -> Tensor:
@@ -112,7 +118,6 @@ class Node:
         rounds: How many rounds the run has in all.
         stage: What `Algorithm.stage` says of this round.
         seed: The run's seed, for addressed randomness.
-        samples: Training samples under each node.
         child_samples: Training samples under each child, in the order of `child_ids`.
     """
 
@@ -130,11 +135,15 @@ class Node:
     ) -> None:
         self.tree, self.tier, self.ids = tree, tier, ids
         self.seed, self.round, self.rounds, self.stage = seed, round_, rounds, stage
-        self.samples = samples[tier][ids]
         self._samples = samples
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self.ids.shape[0]
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Training samples under each node."""
+        return self._samples[self.tier][self.ids]
 
     @property
     def child_ids(self) -> Tensor:
@@ -145,6 +154,16 @@ class Node:
     def child_parents(self) -> Tensor:
         """For each of `child_ids`, the position of its parent in the stack."""
         return self._children[1]
+
+    @cached_property
+    def child_places(self) -> Tensor:
+        """The positions of all of `child_ids`."""
+        return torch.arange(self.child_ids.shape[0])
+
+    @cached_property
+    def child_count(self) -> Tensor:
+        """The number of children of each node."""
+        return torch.bincount(self.child_parents, minlength=len(self))
 
     @property
     def child_samples(self) -> Tensor:
@@ -231,7 +250,7 @@ class Algorithm(ABC):
         """Which kinds of models the algorithm makes; ``"TM"`` stands for those of all inner tiers."""
         return ("PM", "GM") if self.flat else ("PM", "TM", "GM")
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> dict[str, Tensor]:
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
         """Declare what a node of this tier keeps between messages: initial rows ``(width,)`` by name."""
         return {"model": initial} if tier == tree.top else {}
 

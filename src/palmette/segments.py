@@ -12,6 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+Positions = slice | Tensor
+"""Some of a row of children: a run of them, or their places in ascending order."""
+
 
 class SegmentMean:
     """A streaming (weighted) mean of child rows for ``count`` parents.
@@ -20,10 +23,11 @@ class SegmentMean:
         segment: For every child that may contribute, the position of its parent.
         count: Number of parents.
         weights: One non-negative weight per child; ``None`` for the plain mean.
+        sizes: Number of children of each parent, where it is known.
     """
 
-    def __init__(self, segment: Tensor, count: int, weights: Tensor | None = None) -> None:
-        self._segment, self._count = segment, count
+    def __init__(self, segment: Tensor, count: int, weights: Tensor | None = None, sizes: Tensor | None = None) -> None:
+        self._segment, self._count, self._sizes = segment, count, sizes
         self._weight: Tensor | None = None
         if weights is not None:
             # Divided by the largest first, so that equal weights are exactly one whatever their value.
@@ -32,13 +36,15 @@ class SegmentMean:
             scaled = weights.to(size) / torch.where(peak > 0, peak, 1.0)[segment]
             total = torch.zeros_like(size).index_add_(0, segment, scaled)
             self._weight = scaled / torch.where(total > 0, total / size, 1.0)[segment]
-        self._added: list[Tensor] = []
+        self._added: list[Positions] = []
+        self._count_added = 0
         self._sums: dict[str, Tensor] = {}
 
-    def add(self, positions: Tensor, rows: dict[str, Tensor]) -> None:
+    def add(self, positions: Positions, rows: dict[str, Tensor]) -> None:
         """Add the rows of the children at ``positions`` (ascending over all calls)."""
+        parents = self._segment[positions]
         self._added.append(positions)
-        parents = self._segment[positions] if positions.shape[0] < self._segment.shape[0] else self._segment
+        self._count_added += parents.shape[0]
         for name, given in rows.items():
             value = given if given.is_floating_point() else given.to(torch.float64)
             if name not in self._sums:
@@ -46,12 +52,19 @@ class SegmentMean:
             part = value if self._weight is None else value * _column(self._weight[positions], value)
             self._sums[name].index_add_(0, parents.to(value.device), part)
 
+    @property
+    def complete(self) -> bool:
+        """Whether the children's numbers were given and all were added, none of them weighted."""
+        return self._sizes is not None and self._weight is None and self._count_added == self._segment.shape[0]
+
     @cached_property
     def present(self) -> Tensor:
         """For each parent, how many children were added; to be asked for when all are in."""
         segment = self._segment
-        if sum(map(len, self._added)) < len(segment):
-            segment = segment[torch.cat(self._added)] if self._added else segment[:0]
+        if self._sizes is not None and self._count_added == segment.shape[0]:
+            return self._sizes
+        if self._count_added < segment.shape[0]:
+            segment = torch.cat([segment[positions] for positions in self._added]) if self._added else segment[:0]
         return torch.bincount(segment, minlength=self._count)
 
     @cached_property
@@ -66,7 +79,12 @@ class SegmentMean:
 
     def result(self) -> dict[str, Tensor]:
         """Return one row per parent; the row of a parent without weight is zero."""
-        divisor = self.total.clamp(min=1.0) if self._weight is None else torch.where(self.total > 0, self.total, 1.0)
+        if self._sizes is not None and self.complete:
+            divisor = self._sizes
+        elif self._weight is None:
+            divisor = self.present.clamp(min=1)
+        else:
+            divisor = torch.where(self.total > 0, self.total, 1.0)
         return {name: total / _column(divisor, total) for name, total in self._sums.items()}
 
 

@@ -24,6 +24,7 @@ from palmette.store import Pieces, Store
 from palmette.task import Task
 from palmette.threads import one_thread_inside as one_thread_inside
 
+_GOOD = Link()
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
 
 
@@ -93,7 +94,7 @@ class Simulation:
         cores = os.cpu_count() or 1
         self._threads = threads or (cores if self.learner.device.type == "cpu" else 1)
         # Kept for the simulation's life: the learner's working memory belongs to a thread.
-        self._pool = ThreadPoolExecutor(self._threads, initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = ThreadPoolExecutor(self._threads, initializer=_begin_thread)
         self.samples = [self.learner.samples]
         for tier in range(self.tree.top):
             parents = torch.from_numpy(self.tree.parents[tier])
@@ -143,7 +144,7 @@ class Simulation:
     def _exchange(self, node: Node, ask: Ask) -> Replies:
         transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
         traffic = self.ledger.at(self.round, self.link_tier(node.tier))
-        link = self.links.get(node.tier - 1, Link())
+        link = self.links.get(node.tier - 1, _GOOD)
         replies = exchange(node, ask, link, self.counters[node.tier], traffic, transport)
         self.on_exchange(node.tier)
         return replies
@@ -152,45 +153,46 @@ class Simulation:
         """Return the tier a link is counted under: a flat method's only link is the dear one, to the server."""
         return self.population.tree.top if self.algorithm.flat else tier
 
-    def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
+    def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[slice, Any]]:
         node, store = self.node(tier, parcel.ids), self.stores[tier]
         program = self.algorithm.team(node, parcel.take(slice(None)), store.read(parcel.ids))
         reply, state = drive(program, lambda ask: self._exchange(node, ask))
         self._finite(reply, tier, parcel.ids)
         store.write(parcel.ids, state, self.round)
-        yield torch.arange(len(parcel.ids)), reply
+        yield slice(0, len(parcel.ids)), reply
 
-    def _to_devices(self, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
+    def _to_devices(self, parcel: Parcel) -> Iterator[tuple[slice, Any]]:
         """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
-        size = min(self._chunk or self.learner.chunk(len(parcel.ids)), len(parcel.ids))
-        if self._threads == 1 or not self.learner.worth_a_thread(size):
-            for positions in torch.arange(len(parcel.ids)).split(size):
+        count = len(parcel.ids)
+        size = min(self._chunk or self.learner.chunk(count), count)
+        chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
+        if self._threads == 1 or len(chunks) == 1 or not self.learner.worth_a_thread(size):
+            for positions in chunks:
                 reply, steps = self._work(parcel, positions)
                 self.device_steps += steps
                 yield positions, reply
             return
-        waiting: deque[tuple[Tensor, Future[tuple[Any, int]]]] = deque()
-        for positions in torch.arange(len(parcel.ids)).split(size):
+        waiting: deque[tuple[slice, Future[tuple[Any, int]]]] = deque()
+        for positions in chunks:
             waiting.append((positions, self._pool.submit(self._work, parcel, positions)))
             if len(waiting) > self._threads:
                 yield self._collect(waiting.popleft())
         while waiting:
             yield self._collect(waiting.popleft())
 
-    def _collect(self, item: tuple[Tensor, Future[tuple[Any, int]]]) -> tuple[Tensor, Any]:
+    def _collect(self, item: tuple[slice, Future[tuple[Any, int]]]) -> tuple[slice, Any]:
         positions, future = item
         reply, steps = future.result()
         self.device_steps += steps
         return positions, reply
 
-    def _work(self, parcel: Parcel, positions: Tensor) -> tuple[Any, int]:
-        with torch.no_grad():
-            ids, store = parcel.ids[positions], self.stores[0]
-            device = Device(self.learner, parcel.exchange[positions], self.tree, ids, **self._where())
-            reply, state = self.algorithm.device(device, parcel.take(positions), store.read(ids))
-            self._finite(state if reply is None else reply, 0, ids)
-            store.write(ids, state, self.round)
-            return reply, device.device_steps
+    def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
+        ids, store = parcel.ids[positions], self.stores[0]
+        device = Device(self.learner, parcel.exchange[positions], self.tree, ids, **self._where())
+        reply, state = self.algorithm.device(device, parcel.take(positions), store.read(ids))
+        self._finite(state if reply is None else reply, 0, ids)
+        store.write(ids, state, self.round)
+        return reply, device.device_steps
 
     def _finite(self, rows: Any, tier: int, ids: Tensor) -> None:
         """Stop at the first number that is not one."""
@@ -291,3 +293,9 @@ class Simulation:
                 )
                 self.adapt_steps += device.device_steps
         return rows
+
+
+def _begin_thread() -> None:
+    """Set up a thread for chunks: no threads inside its operations, no autograd."""
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)

@@ -45,6 +45,24 @@ class Pieces:
         return self.make()
 
 
+class Kept(Mapping[str, Tensor]):
+    """What some nodes keep: copies of their rows by name, each made when it is first looked at."""
+
+    def __init__(self, store: Store, ids: Tensor) -> None:
+        self._store, self._ids, self._rows = store, ids, dict[str, Tensor]()
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._rows:
+            self._rows[name] = self._store.rows_of(name, self._ids)
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.initial)
+
+    def __len__(self) -> int:
+        return len(self._store.initial)
+
+
 class Store:
     """The state of all nodes of one tier.
 
@@ -89,22 +107,22 @@ class Store:
         """Make the rows, if they are not there yet: to be called before several threads ask for them."""
         len(self.rows)
 
-    def read(self, ids: Tensor) -> State:
-        """Return the rows of some nodes, as copies."""
-        seen = torch.from_numpy(self.last.numpy()[ids.numpy()] >= 0)  # numpy's small calls cost a fraction of torch's
-        known = int(seen.numpy().sum())
-        state = {}
-        for name, row in self.initial.items():
-            rows = self.rows[name]
-            if known == len(ids):
-                state[name] = rows.index_select(0, ids.to(rows.device)).to(row.device)
-                continue
-            # A row that was never written is not looked at: that would fetch a page of zeros for it.
-            part = row.expand(len(ids), *row.shape).clone()
-            if known:
-                part[seen.to(row.device)] = rows.index_select(0, ids[seen].to(rows.device)).to(row.device)
-            state[name] = part
-        return state
+    def read(self, ids: Tensor) -> Kept:
+        """Return the rows of some nodes, as copies that are made when they are looked at."""
+        return Kept(self, ids)
+
+    def rows_of(self, name: str, ids: Tensor) -> Tensor:
+        """Return one kind of rows of some nodes, as a copy."""
+        row, rows = self.initial[name], self.rows[name]
+        seen = self.last.numpy()[ids.numpy()] >= 0  # numpy's small calls cost a fraction of torch's
+        if seen.all():
+            return rows.index_select(0, ids.to(rows.device)).to(row.device)
+        # A row that was never written is not looked at: that would fetch a page of zeros for it.
+        part = row.expand(len(ids), *row.shape).clone()
+        if seen.any():
+            known = torch.from_numpy(seen)
+            part[known.to(row.device)] = rows.index_select(0, ids[known].to(rows.device)).to(row.device)
+        return part
 
     def write(self, ids: Tensor, state: State, round_: int) -> None:
         """Keep new rows of some nodes; ``ids`` ascend."""
@@ -113,14 +131,14 @@ class Store:
         # Chunks of devices are mostly neighbours, and a slice is copied several times faster than scattered rows.
         numbers = ids.numpy()
         low, high = int(numbers[0]), int(numbers[-1]) + 1
-        together = high - low == len(ids)
+        together = high - low == len(numbers)
         for name, given in state.items():
             rows = self.rows[name]
             if together:
                 rows[low:high] = given
             else:
                 rows.index_copy_(0, ids.to(rows.device), given.to(rows.device))
-        self.last.numpy()[numbers] = round_
+        self.last.numpy()[slice(low, high) if together else numbers] = round_
 
     # -- as a whole ----------------------------------------------------------------------------------------------------
 

@@ -102,9 +102,10 @@ class MoreauTree(Algorithm):
             eta: Any = 1 / (below + above) if below + above else 0.0
         else:
             eta = node.own(_entry(self.eta, node.tier), w)
+        stay, pulled = 1 - eta * (below + above), eta * above * x
         for _ in range(int(_entry(self.team_steps, node.tier))):
             theta = yield Ask(w, reduce=self.reduce, otherwise=w)
-            w = (1 - eta * (below + above)) * w + eta * above * x + eta * below * theta.rows
+            w = stay * w + pulled + eta * below * theta.rows
         return w, {"model": w}
 
     def server(self, node: Node, state: State) -> Server:

@@ -7,6 +7,7 @@ second moment that starts at ``tau**2``, and ``tau`` = 1e-3 beside the root.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,7 +52,7 @@ class FedAdam:
         }
 
     def step(
-        self, model: Tensor, moments: dict[str, Tensor], gradient: Tensor, active: Tensor
+        self, model: Tensor, moments: Mapping[str, Tensor], gradient: Tensor, active: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the models and moments after one step; rows that are not ``active`` stay as they are.
 

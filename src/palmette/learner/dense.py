@@ -47,7 +47,8 @@ def linear_step(
 
 def ones(x: Tensor) -> Tensor:
     """Return a one for every sample, as the row that sums over them."""
-    return x.new_ones([x.size(0), 1, x.size(1)])  # in memory of its own: products with an expanded one are ten times slower
+    # In memory of its own: products with an expanded one are ten times slower.
+    return x.new_ones([x.size(0), 1, x.size(1)])
 
 
 def activate(value: Tensor, kind: str) -> None:

@@ -233,6 +233,7 @@ class FusedBackend:
         if unknown := {name for link in self._links for name in link.names} - set(task.layout.names):
             raise NotFused(f"parameter {min(unknown)} is shared between layers")
         self.has_dropout = any(link.stage is Dropout for link in self._links)
+        self.dense = dense_layers(self._links) is not None
         self._like = torch.empty(0, dtype=dtype, device=device)
         self._local = threading.local()
         self._other: dict[str, Backend] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.learner.choice import choose
+from palmette.learner.fused import FusedBackend
 from palmette.learner.samples import Samples
 from palmette.learner.scores import Scorer
 from palmette.population import Population
@@ -18,7 +20,8 @@ from palmette.task import Task
 _CACHE = 1 << 21  # numbers in the rows, their centres and the batches of one chunk
 _WORK = 24_000_000  # multiplications in one step of a chunk that make its calls a small part of it
 _FIXED = 24_000  # what one device's step costs besides its products, in multiplications
-_ALONGSIDE = 3_000_000  # multiplications in one step of a chunk below which threads wait for each other
+_ALONGSIDE = 3_000_000  # multiplications in one step of a chunk below which threads wait for each other ...
+_ALONGSIDE_FREE = 200_000  # ... and where they need not, below which a chunk is done before another thread wakes
 _MOST = 256  # devices in one chunk
 _CHUNKS = 64  # chunks beyond which more of them serve no machine
 _FULL = 512  # samples taken at once in a full gradient
@@ -77,26 +80,30 @@ class Learner:
     def worth_a_thread(self, devices: int) -> bool:
         """Return whether one step of so many devices is work enough for threads to run side by side.
 
-        Smaller steps are mostly calls, which hold Python's lock: a second thread only gets in the way of the first. This
-        decides who computes a chunk, never what is computed.
+        Smaller steps are mostly calls. Where those hold Python's lock, a second thread only gets in the way of the first;
+        a dense chain's do not. This decides who computes a chunk, never what is computed.
         """
-        return devices * self._cost() >= _ALONGSIDE
+        free = isinstance(self.backend, FusedBackend) and self.backend.dense
+        return devices * self._cost >= (_ALONGSIDE_FREE if free else _ALONGSIDE)
 
+    @cached_property
     def _cost(self) -> int:
         """Return the multiplications of one device's step, with what its calls are worth."""
-        return _FIXED + 2 * self.width * self._batch()
+        return _FIXED + 2 * self.width * self._batch
 
+    @cached_property
     def _batch(self) -> int:
         return min(_FULL, int(self.samples.max())) if self.batch_size == "full" else self.batch_size
 
+    @lru_cache(maxsize=64)  # noqa: B019 - a learner lives as long as its run
     def chunk(self, participants: int) -> int:
         """Return how many devices work at once: it depends on the model, the batch and who takes part, not on the machine.
 
         The participants are cut into equal chunks, a power of two of them so that cores share them evenly: as many as keep
         the calls of a step small against its work, and at least so many that rows and batches of a chunk stay in cache.
         """
-        fits = max(1, min(_MOST, _CACHE // (2 * self.width + self._batch() * self.data.width)))
-        least = min(fits, _MOST // 2, math.ceil(_WORK / self._cost()))
+        fits = max(1, min(_MOST, _CACHE // (2 * self.width + self._batch * self.data.width)))
+        least = min(fits, _MOST // 2, math.ceil(_WORK / self._cost))
         chunks = min(2, participants)
         while math.ceil(participants / chunks) > fits:
             chunks *= 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -54,10 +54,18 @@ class LocalWork:
         # On the host and in numpy, whose calls cost a fraction of torch's.
         self._ids, self._exchange = ids.numpy(), exchange.numpy()
         self._count, self._first = learner.samples.numpy()[self._ids], learner.population.start.numpy()[self._ids]
-        self.samples = torch.from_numpy(self._count)
-        self.held_out = learner.held_out[ids]  # samples that `loss` can look at with split="held-out"
         self.device_steps = 0
         self._calls = 0
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Training samples of each device."""
+        return torch.from_numpy(self._count)
+
+    @cached_property
+    def held_out(self) -> Tensor:
+        """For each device, how many samples `loss` can look at with ``split="held-out"``."""
+        return self._learner.held_out[self.ids]
 
     def descend(
         self,

@@ -19,7 +19,7 @@ from palmette.links.ledger import Traffic, total_payload
 from palmette.links.participation import Participation
 from palmette.links.sparse import Sparse, plain
 from palmette.protocol import Ask, Message, Node, PerChild, Replies
-from palmette.segments import SegmentMean
+from palmette.segments import Positions, SegmentMean
 
 Absences = Callable[[int, int, Tensor, Tensor], Tensor]
 """``(round, parents' tier, exchange of each child, child numbers) -> bool``: which of those asked never answer."""
@@ -61,14 +61,14 @@ class Counters:
         self.exchange = torch.zeros(size, dtype=torch.int64)
         self.turn = torch.zeros(size, dtype=torch.int64)
 
-    def next(self, ids: Tensor, asking: Tensor) -> tuple[Tensor, Tensor]:
+    def next(self, ids: Tensor, asking: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the numbers of the exchanges the nodes would begin, and count those of the nodes that do."""
-        where, by = ids.numpy(), asking.numpy()
-        exchange, turn = self.exchange.numpy(), self.turn.numpy()  # the same memory; numpy's small calls are cheaper
-        before = torch.from_numpy(exchange[where]), torch.from_numpy(turn[where])
-        exchange[where] += by
-        turn[where] += by
-        return before
+        where, by = ids.numpy(), 1 if asking is None else asking.numpy()
+        # The same memory; numpy's small calls are cheaper.
+        exchange, turn = self.exchange.numpy(), self.turn.numpy()
+        before = exchange[where], turn[where]
+        exchange[where], turn[where] = before[0] + by, before[1] + by
+        return torch.from_numpy(before[0]), torch.from_numpy(before[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Parcel:
     parents: Tensor
     places: Tensor
 
-    def take(self, positions: slice | Tensor, *, encoded: bool = False) -> Any:
+    def take(self, positions: Positions, *, encoded: bool = False) -> Any:
         """Return the message with one line for each of the children at ``positions``.
 
         Sparse rows come out plain, as the children see them; with ``encoded`` they stay wrapped, to be sent.
@@ -112,7 +112,7 @@ class Parcel:
 
 _NONE = torch.zeros(0, dtype=torch.int64)
 
-Transport = Callable[[Parcel], Iterable[tuple[Tensor, Any]]]
+Transport = Callable[[Parcel], Iterable[tuple[Positions, Any]]]
 """Delivers a parcel; yields ``(positions in the parcel, reply rows)`` in ascending order, each child at most once."""
 
 
@@ -129,27 +129,27 @@ def drive(program: Generator[Any, Replies, Any], exchange: Callable[[Ask], Repli
 def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traffic, transport: Transport) -> Replies:
     """Carry out one ask of the nodes of a stack and reduce what comes back."""
     children, parents = node.child_ids, node.child_parents
-    _check(node, ask, len(children))
-    asking = torch.ones(len(node), dtype=torch.bool) if ask.to is None else ask.to.cpu()
+    _check(node, ask, children.shape[0])
+    asking = None if ask.to is None else ask.to.cpu()
     number, turn = counters.next(node.ids, asking)
-    whole = link.participation.kind == "all" and ask.to is None and ask.only is None
-    asked = torch.arange(len(children)) if whole else _asked(node, ask, link, asking, number, turn)
-    there = asked
+    asked = there = node.child_places
+    if link.participation.kind != "all" or asking is not None or ask.only is not None:
+        asked = there = _asked(node, ask, link, asking, number, turn)
     if link.loss or link.absences is not None:
         there = asked[~link.lost(node.seed, node.round, node.tier, number[parents[asked]], children[asked])]
-    here = parents if len(there) == len(children) else parents[there]
-    ids = children if len(there) == len(children) else children[there]
-    parcel = Parcel(ids, number[here], ask.message, here, there)
-    reduction = _Reduction(node, ask, parents, asked, there)
-    if len(there):
-        for positions, reply in transport(parcel):
+    here, ids = (parents, children) if there is node.child_places else (parents[there], children[there])
+    reduction = _Reduction(node, ask, asked, there)
+    if ids.shape[0]:
+        exchanges = torch.from_numpy(number.numpy()[here.numpy()])
+        for positions, reply in transport(Parcel(ids, exchanges, ask.message, here, there)):
             reduction.add(positions, reply)
     if ask.message is not None or reduction.bytes_up:
-        traffic.add(int(asking.sum()), _sent(ask.message, parents[asked], asked), reduction.bytes_up)
+        begun = len(node) if asking is None else int(asking.sum())
+        traffic.add(begun, _sent(ask.message, parents, asked), reduction.bytes_up)
     return reduction.result(asking)
 
 
-def _asked(node: Node, ask: Ask, link: Link, asking: Tensor, number: Tensor, turn: Tensor) -> Tensor:
+def _asked(node: Node, ask: Ask, link: Link, asking: Tensor | None, number: Tensor, turn: Tensor) -> Tensor:
     """Return which children are asked: drawn by the link, narrowed by the program."""
     chosen = link.participation.draw(
         node.child_ids,
@@ -160,7 +160,8 @@ def _asked(node: Node, ask: Ask, link: Link, asking: Tensor, number: Tensor, tur
         exchange=number,
         turn=turn,
     )
-    chosen &= asking[node.child_parents]
+    if asking is not None:
+        chosen &= asking[node.child_parents]
     if ask.only is not None:
         chosen &= ask.only.cpu()
     return chosen.nonzero().squeeze(1)
@@ -187,51 +188,47 @@ def _check(node: Node, ask: Ask, children: int) -> None:
 
 
 def _sent(message: Message, parents: Tensor, places: Tensor) -> int:
-    """Return the bytes that go down to the children at ``places``, whose parents are at ``parents``."""
-    if isinstance(message, PerChild):
-        return total_payload(message.rows, places, len(places))
+    """Return the bytes that go down to the children at ``places``; ``parents`` are those of all children."""
     if isinstance(message, Mapping):
         return sum(_sent(value, parents, places) for value in message.values())
-    return total_payload(message, parents, len(parents))
+    if isinstance(message, PerChild):
+        return total_payload(message.rows, places, places.shape[0])
+    return total_payload(message, parents[places] if isinstance(message, Sparse) else None, places.shape[0])
 
 
 class _Reduction:
     """Collects replies as declared in the ask."""
 
-    def __init__(self, node: Node, ask: Ask, parents: Tensor, asked: Tensor, there: Tensor) -> None:
-        self._ask, self._node, self._there, self._parents = ask, node, there, parents
+    def __init__(self, node: Node, ask: Ask, asked: Tensor, there: Tensor) -> None:
+        self._ask, self._node, self._there = ask, node, there
         weights = ask.weights.cpu() if ask.weights is not None else None
         if weights is None and ask.reduce == "samples":
             weights = node.child_samples
-        whole = len(asked) == len(parents)
-        self._whole = whole and len(there) == len(parents)
-        self._place = asked if whole else torch.full((len(parents),), -1, dtype=torch.int64)
-        if not whole:
-            self._place[asked] = torch.arange(len(asked))
-        chosen = None if weights is None else weights[asked]
-        self._mean = SegmentMean(parents if whole else parents[asked], len(node), chosen)
+        parents, everyone = node.child_parents, node.child_places
+        self._all_asked, self._all_there = asked is everyone, there is everyone
+        if not self._all_asked:
+            self._place = torch.full_like(everyone, -1)
+            self._place[asked] = torch.arange(asked.shape[0])
+            parents, weights = parents[asked], None if weights is None else weights[asked]
+        self._mean = SegmentMean(parents, len(node), weights, node.child_count if self._all_asked else None)
         self._stack: list[tuple[Tensor, dict[str, Tensor]]] = []
         self.bytes_up = 0
 
-    def add(self, positions: Tensor, reply: Any) -> None:
+    def add(self, positions: Positions, reply: Any) -> None:
         """Take in the replies of the children at ``positions`` of the parcel."""
         given = plain(reply)
         rows = dict(given) if isinstance(given, Mapping) else {} if given is None else {"": given}
+        count = positions.stop - positions.start if isinstance(positions, slice) else positions.shape[0]
         for name, value in rows.items():
-            if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != len(positions):
-                raise ProtocolError(f"reply {name!r} must be a tensor with {len(positions)} rows")
-        self.bytes_up += total_payload(reply, None, len(positions))
-        if self._whole and self._ask.reduce != "stack":
-            self._mean.add(positions, rows)
-            return
-        places = self._there[positions]
+            if not isinstance(value, Tensor) or value.dim() == 0 or value.shape[0] != count:
+                raise ProtocolError(f"reply {name!r} must be a tensor with {count} rows")
+        self.bytes_up += total_payload(reply, None, count)
+        places: Positions = positions if self._all_there else self._there[positions]
         if self._ask.reduce == "stack":
-            self._mean.add(self._place[places], {})
-            self._stack.append((places, rows))
-        else:
-            self._mean.add(self._place[places], rows)
+            self._stack.append((self._there[positions], rows))
+        self._mean.add(places if self._all_asked else self._place[places], {} if self._stack else rows)
 
-    def result(self, asking: Tensor) -> Replies:
+    def result(self, asking: Tensor | None) -> Replies:
         """Return the reduced replies, filled up for nodes that nobody answered."""
         count = self._mean.present
         places = torch.cat([place for place, _ in self._stack]) if self._stack else _NONE
@@ -240,15 +237,16 @@ class _Reduction:
             values = {name: torch.cat([rows[name] for _, rows in self._stack]) for name in names}
         else:
             values = self._fill(self._mean.result(), asking)
-        return Replies(values, count, self._mean.total, places, self._parents[places] if self._stack else _NONE)
+        parents = self._node.child_parents[places] if self._stack else _NONE
+        return Replies(values, count, lambda: self._mean.total, places, parents)
 
-    def _fill(self, values: dict[str, Tensor], asking: Tensor) -> dict[str, Tensor]:
-        if self._mean.total.numpy().all():
+    def _fill(self, values: dict[str, Tensor], asking: Tensor | None) -> dict[str, Tensor]:
+        if self._mean.complete or bool(self._mean.total.numpy().all()):
             return values
         empty = self._mean.total == 0  # nobody answered, or nobody who counts
         given = self._ask.otherwise
         if given is None:
-            waiting = (empty & asking).nonzero()
+            waiting = (empty if asking is None else empty & asking).nonzero()
             if len(waiting) and (self._ask.message is not None or values):
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
                 raise ProtocolError(

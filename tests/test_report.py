@@ -112,6 +112,14 @@ def test_the_verdict_says_so_when_a_team_model_won() -> None:
     assert "Teams alone 1.00 kB" in cost
 
 
+def test_the_verdict_and_the_tables_know_deeper_tiers(tmp_path: Path) -> None:
+    deep = method("PerMFL", "permfl", "PM", PM=[0.90, 0.91, 0.89, 0.90], TM2=[0.97, 0.96, 0.97, 0.96])
+    won, _ = verdict([deep, TUNED], deep)
+    assert won.startswith("For the devices PerMFL won: its tier 2 models get 96.5 %")
+    assert "TM2" in text_of(methods_table([deep, TUNED]))
+    assert plot_methods([method("A", "permfl", "TM2", TM2=[0.9] * 4)], tmp_path / "plot.png", "title").exists()
+
+
 def test_the_verdict_says_so_when_a_flat_method_won() -> None:
     best = method("FedAvg", "fedavg", "GM", GM=[0.99, 0.98, 0.99, 0.98])
     won, _ = verdict([HERO, best], HERO)

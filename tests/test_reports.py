@@ -1,4 +1,4 @@
-"""What algorithms tell of themselves: numbers about nodes, outlines of a run, and the models of every tier."""
+"""What algorithms tell of themselves: numbers about nodes, and outlines of a run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms import algorithm
-from palmette.errors import BadInput, Diverged, ProtocolError
-from palmette.evaluation import evaluate, measure
+from palmette.errors import Diverged, ProtocolError
+from palmette.evaluation import measure
 from palmette.links.sparse import Sparse
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State, model_kind
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
 from palmette.report.tables import reports_table, run_report
-from palmette.runs import Result, execute, load, make_config, resume, run
+from palmette.runs import Result, execute, make_config, resume, run
+from palmette.runs.metrics import Metrics
 from palmette.settings import BatchSize, settings
 from palmette.simulate import Simulation
 from palmette.task import make_task
@@ -27,13 +28,7 @@ from test_contract import every_algorithm
 from test_report import text_of
 from test_runs import Killer, contents
 
-DEEP: dict[str, Any] = {
-    "algorithm": "permfl",
-    "rounds": 2,
-    "tree": "2x2x3",
-    "settings": {"team_steps": 2, "local_steps": 2, "gamma": [0.1, 0.2]},
-    "evaluate_every": 1,
-}
+QUIET = {"algorithm": "permfl", "rounds": 1, "tree": "2x3", "settings": {"team_steps": 1, "local_steps": 1}}
 
 
 @settings
@@ -112,7 +107,7 @@ def test_the_summary_has_them_in_a_key_of_its_own_and_leaves_the_others_as_they_
 
 
 def test_who_tells_nothing_has_no_extra(tmp_path: Path) -> None:
-    assert "extra" not in execute(make_config(DEEP), tmp_path / "run").summary()
+    assert "extra" not in execute(make_config(QUIET), tmp_path / "run").summary()
 
 
 def test_a_killed_run_tells_the_very_same_when_it_is_resumed(tmp_path: Path) -> None:
@@ -163,7 +158,26 @@ def test_the_terminal_shows_what_is_told_tier_by_tier(tmp_path: Path) -> None:
     assert "messages in all 18" in text
     (line,) = (line for line in text.splitlines() if line.startswith("seen"))
     assert line.split() == ["seen", "18", "6", "3"]
-    assert reports_table(execute(make_config(DEEP), tmp_path / "other")) is None
+    assert reports_table(execute(make_config(QUIET), tmp_path / "other")) is None
+
+
+def test_of_many_devices_single_ones_are_told_after_the_last_round_only() -> None:
+    tree, metrics = Tree.parse("3x400"), Metrics()
+    told = {"n": {"PM": torch.ones(1200, dtype=torch.int64), "TM": torch.ones(3)}}
+    metrics.record_reports(told, tree, round_=1, last=False)
+    assert (metrics.rows["tier"], metrics.rows["value"]) == ([2, 2, 1, 1, 1], [1200, 1, 1, 1, 1])
+    metrics.record_reports(told, tree, round_=2, last=True)
+    assert metrics.rows["tier"].count(0) == 1200
+
+
+def test_a_method_without_teams_tells_of_devices_and_server(tmp_path: Path) -> None:
+    @settings
+    class Flat(Teller):
+        flat: ClassVar[bool] = True
+
+    population = regression("2x3")
+    result = run(Flat(), population, task_of(population), rounds=2, out=tmp_path / "run")
+    assert result.reports["seen"] == {"PM": 12, "GM": 2}
 
 
 @pytest.mark.parametrize("name", ["l2gd", "l2gd-coin", "al2sgd"])
@@ -229,52 +243,6 @@ def test_programs_are_told_the_stage() -> None:
         stages.append(simulation.node(1, torch.arange(2)).stage)
         simulation.step()
     assert stages == [1] * 6 + [2] * 4
-
-
-# -- every inner tier --------------------------------------------------------------------------------------------------
-
-
-def test_kinds_are_named_from_the_devices_up() -> None:
-    assert [model_kind(tier, 4) for tier in range(5)] == ["PM", "TM", "TM2", "TM3", "GM"]
-    assert [model_kind(tier, 1) for tier in range(2)] == ["PM", "GM"]
-
-
-def test_the_models_of_every_inner_tier_are_measured_and_saved(tmp_path: Path) -> None:
-    result = execute(make_config(DEEP), tmp_path / "run")
-    assert result.kinds == ["PM", "TM", "TM2", "GM"]
-    assert result.names("TM2") == ["tier2-0", "tier2-1"]
-    assert result.names("TM") == ["team-0", "team-1", "team-2", "team-3"]
-    assert (tmp_path / "run" / "tier2.safetensors").exists()
-    population = result.config.population()
-    right = 0
-    for region in range(2):
-        module = result.module("TM2", f"tier2-{region}")
-        for device in range(6 * region, 6 * region + 6):
-            test = torch.arange(
-                int(population.start[device] + population.train[device]), int(population.start[device + 1])
-            )
-            with torch.no_grad():
-                right += int((module(population.features(test)).argmax(1) == population.y[test]).sum())
-    assert result.last("TM2") == pytest.approx(right / int(population.tests.sum()))
-    assert load(tmp_path / "run").summary()["models"]["TM2"]["accuracy"] == result.last("TM2")
-    assert len(result.save_models(tmp_path / "models", "TM2")) == 2
-    text = text_of(run_report(result, teams=True))
-    assert "TM2" in text
-    assert "server - tier 2" in text
-    assert "tier 2 - teams" in text
-
-
-def test_an_inner_tier_of_one_child_has_its_parents_model_under_averaging() -> None:
-    simulation = simulate(algorithm("hierfavg", local_steps=2, team_steps=1), regression("1x2x2"), 2)
-    scores = evaluate(simulation)
-    assert list(scores) == ["PM", "TM", "TM2", "GM"]
-    assert torch.equal(scores["TM2"].sums["loss"], scores["GM"].sums["loss"])
-
-
-def test_a_kind_that_was_not_made_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    result = execute(make_config({**DEEP, "tree": "2x3", "settings": {}, "rounds": 1}), tmp_path / "run")
-    with pytest.raises(BadInput, match="made no TM2; there is PM, TM, GM"):
-        result.names("TM2")
 
 
 # -- what is not finite ------------------------------------------------------------------------------------------------

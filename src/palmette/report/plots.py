@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from palmette.errors import PalmetteError
+from palmette.report import words
 from palmette.report.numbers import Method, by_node
 
 # Okabe and Ito's palette without its yellow, which is too faint for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_WHOSE = {"PM": "own models", "TM": "team models", "GM": "global model"}
 
 
 def plot_methods(methods: Sequence[Method], path: Path, title: str) -> Path:
@@ -81,7 +81,7 @@ def _devices(axes: Any, methods: Sequence[Method]) -> None:
         axes.scatter(values, number + _spread(values), s=16, color=colour, marker=marker, alpha=0.55, linewidths=0)
         axes.vlines(values.mean(), number - 0.36, number + 0.36, color=colour, linewidth=2.6)
         axes.text(1.03, number, f"{values.mean():.3f}", va="center", fontsize=9.5, color="#222222")
-        labels.append(f"{method.label}\n{_WHOSE[kind]}")
+        labels.append(f"{method.label}\n{words.models(kind)}")
     axes.set_yticks(range(len(labels)), labels)
     for number, text in enumerate(axes.get_yticklabels()):
         text.set_color(COLOURS[number % len(COLOURS)])

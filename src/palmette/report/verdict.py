@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from palmette.protocol import ModelKind
 from palmette.report.numbers import Method, by_node, clearly_differ, link_bytes
-from palmette.report.words import percent, points, size
+from palmette.report.words import models, percent, points, size
 
-_WHOSE = {"PM": "its devices' own models get", "TM": "its team models get", "GM": "its global model gets"}
-_MINE = {"PM": "own models reach", "TM": "team models reach", "GM": "global model reaches"}
 Entry = tuple[Method, ModelKind]
 
 
@@ -29,10 +27,11 @@ def verdict(methods: Sequence[Method], hero: Method) -> tuple[str, str]:
 
 def _who_won(mine: Entry, best: Entry, flat: Entry | None) -> str:
     worst = percent(best[0].result.last(best[1], weight="devices", statistic="worst-decile"))
-    text = f"For the devices {best[0].label} won: {_WHOSE[best[1]]} {percent(_last(best))} of their test samples right"
+    text = f"For the devices {best[0].label} won: {_its(best[1])} {percent(_last(best))} of their test samples right"
     text += f" ({worst} for the worst tenth of devices)"
     if best != mine:
-        text += f"; {mine[0].label}'s {_MINE[mine[1]]} {percent(_last(mine))}, {_gap(mine, best)} that"
+        reach = "reaches" if mine[1] == "GM" else "reach"
+        text += f"; {mine[0].label}'s {models(mine[1])} {reach} {percent(_last(mine))}, {_gap(mine, best)} that"
     if flat is not None and flat != best and flat != mine:
         text += f"{', and' if best != mine else ','} {_gap(mine, flat)} the best method without teams, {flat[0].label}"
     return text + "."
@@ -55,6 +54,12 @@ def _at_what_cost(hero: Method, best: Entry, flat: Entry | None, everybody: Entr
 
 def _cost(method: Method, verb: str = "") -> str:
     return f"{method.label} {f'{verb} ' if verb else ''}{size(link_bytes(method.result)[1])}"
+
+
+def _its(kind: ModelKind) -> str:
+    """Say whose models get something right."""
+    who = "its devices'" if kind == "PM" else "its"
+    return f"{who} {models(kind)} {'gets' if kind == 'GM' else 'get'}"
 
 
 def _last(entry: Entry) -> float:

@@ -17,6 +17,11 @@ def whose(kind: ModelKind) -> str:
     return _MODEL_WORDS.get(kind) or f"its tier {kind[2:]} node's"
 
 
+def models(kind: ModelKind) -> str:
+    """Name all models of a kind."""
+    return {"PM": "own models", "TM": "team models", "GM": "global model"}.get(kind) or f"tier {kind[2:]} models"
+
+
 def nodes(kind: ModelKind) -> str:
     """Name the nodes that have a kind of model."""
     return {"PM": "devices", "TM": "teams", "GM": "server"}.get(kind) or f"tier {kind[2:]}"

@@ -135,7 +135,8 @@ class Result:
         own = self.metrics.filter(pc.and_(last, pc.equal(self.metrics["weight"], OWN)))
         found: dict[str, dict[ModelKind, float]] = {}
         for row in own.to_pylist():
-            found.setdefault(row["metric"], {})[row["model"]] = row["value"]
+            value = int(row["value"]) if row["statistic"] == "sum" else row["value"]  # counts are whole numbers
+            found.setdefault(row["metric"], {})[row["model"]] = value
         return {
             name: {kind: by_kind[kind] for kind in self._kinds_in(own) if kind in by_kind}
             for name, by_kind in found.items()

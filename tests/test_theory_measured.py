@@ -91,7 +91,7 @@ def test_sparsity_draws_the_optimum_to_zero() -> None:
     population = regression("2x3")
     plain, sparse = (
         optimum(fresh(SFedHP(**{**EXACT, "gamma_2": weight}), population)).abs().max() for weight in (0.0, 0.5)
-    )
+    )  # the second is curved by 0.5 / rho around zero, which takes the Newton steps
     assert sparse < 1e-3 < plain
 
 
@@ -193,10 +193,19 @@ def test_al2sgd_stays_under_its_bound_far_below_any_ball() -> None:
     smooth = one_sample(fresh(AL2SGD(), population))
     rows = torch.cat([population.x[i * 60 : i * 60 + 59] for i in range(4)])
     assert smooth == pytest.approx(float(rows.square().sum(1).max()))
-    found = measured(AL2SGD(lam=0.5, gamma=0.3, smoothness=smooth), population, 4, seeds=2)
+    found = measured(AL2SGD(lam=0.5, gamma=0.3, smoothness=smooth), population, 3, seeds=2)
     assert found.quantity.startswith("Lyapunov function")
     assert under(found)
-    assert found.distance[-1] < 1e-3 * found.distance[0]
+    assert found.distance[-1] < 1e-2 * found.distance[0]
+
+
+def test_a_seed_that_sees_too_small_a_smoothness_is_told_of() -> None:
+    population = regression("2x2")
+    smooth = one_sample(fresh(AL2SGD(), population))
+    simulation = fresh(AL2SGD(lam=0.5, gamma=0.3, smoothness=smooth, iterations=5), population)
+    other = fresh(AL2SGD(lam=0.5, gamma=0.3, iterations=5), population, seed=1)
+    found = measure(simulation, check(simulation), others=[other])
+    assert f"set smoothness={smooth:.4g}" in found.remarks[1]
 
 
 def test_the_smoothness_a_few_draws_show_is_not_that_of_all_samples() -> None:
@@ -248,6 +257,11 @@ def test_what_has_no_single_optimum_or_is_too_large_is_refused(monkeypatch: pyte
     monkeypatch.setattr(sys.modules["palmette.theory.optimum"], "_LARGEST", 3000)
     with pytest.raises(BadInput, match="650 numbers for each of 6 devices, 3,900 in all; it takes up to 3,000"):
         optimum(simulation)
+
+
+def test_pulls_beyond_the_direct_solver_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"stopped at a gradient of .* \(raise model\.l2\)"):
+        optimum(fresh(SFedHP(lam_1=1e200), regression("2x2")))
 
 
 def test_a_run_that_diverges_is_no_measurement() -> None:

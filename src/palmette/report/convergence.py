@@ -7,31 +7,29 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from palmette.errors import PalmetteError
 from palmette.theory import Check, Measured
 
 _MEASURED, _BOUND = "#0072B2", "#D55E00"
-_DECADE = 20  # how many times the top of an axis is its bottom, below which plain numbers are written
+_DECADE = 10
 _MARKED = 40  # rounds up to which every one gets a marker
 
 
 def draw(measured: Measured, found: Check, path: Path) -> None:
-    """Draw what the theorem bounds over the rounds, on a log axis, beside the bound, and save it as PNG."""
+    """Draw what the theorem bounds over the rounds, beside the bound, on a log axis where that helps, and save it as PNG."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    axes.set_yscale("log")
     _lines(axes, measured)
+    low, high = axes.dataLim.y0, axes.dataLim.y1
+    if high > _DECADE * low:  # less would leave a log axis without a number
+        axes.set_yscale("log")
     many = measured.iterations
     axes.set_xlabel(f"global round, of {many} iterations each" if many > 1 else "global round")
     axes.set_ylabel(_folded(measured.quantity))
     axes.set_title(f"{found.algorithm}: {found.theorem}", loc="left", fontsize=10)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    low, high = axes.get_ylim()
-    if high / low < _DECADE:  # powers of ten would leave the axis without a number
-        for level in ("major", "minor"):
-            getattr(axes.yaxis, f"set_{level}_formatter")(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)

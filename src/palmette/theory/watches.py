@@ -5,6 +5,7 @@ Where a theorem says nothing of a run, the squared distance to the optimum is wh
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -159,6 +160,7 @@ class Accelerated(Watch):
         super().__init__(objective, best, checked, promised)
         self.objective = objective
         self.least = float(objective(best)[0])
+        self._drawn = math.inf  # the smallest L~ of the runs so far
 
     def look(self, simulation: Simulation) -> tuple[float, ...]:
         """Return ``|y - theta^|^2`` and the parts of Psi, whose weights a run knows after its first round only."""
@@ -179,8 +181,18 @@ class Accelerated(Watch):
         self.remarks = (
             f"Psi = |z - theta^|^2 + A (F(y) - F*) + B (F(ref) - F*) with A = {found.own:.4g}, B = {found.ref:.4g}, "
             f"shrinking by {found.rate:.6g} an iteration",
+            *self._short(simulation),
         )
         return [found.rate ** (done * method.iterations) * start for done in range(len(looks))]
+
+    def _short(self, simulation: Simulation) -> list[str]:
+        """Return what to say where the own draws of a run, this or one before, showed it too small an L~."""
+        self._drawn = min(self._drawn, float(simulation.stores[2].rows["constants"][0, 0]))
+        least = self.checked.constants["L~"]
+        if self._drawn >= least * (1 - 1e-6):
+            return []
+        told = f"a seed's draws showed an L~ of {self._drawn:.4g} only"
+        return [f"{told}: set smoothness={least:.4g} for the theorem to hold in all"]
 
 
 def kept(simulation: Simulation, name: str) -> Tensor:

@@ -54,6 +54,7 @@ def check(
         from palmette.cli.configure import configure
         from palmette.errors import BadInput
         from palmette.theory import check as hold
+        from palmette.theory import check_solvable
         from palmette.theory import measure as watch
 
         if not measure and (plot is not None or seeds is not None):
@@ -66,6 +67,8 @@ def check(
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
         first, *others = _simulations(made, seeds or 5 if measure else 1)
         simulation = first()
+        if measure:
+            check_solvable(simulation)
         found = hold(simulation)
         measured = watch(simulation, found, others=(other() for other in others)) if measure else None
         if plot is not None and measured is not None:

@@ -23,6 +23,7 @@ from palmette.theory.measured import Measured as Measured
 from palmette.theory.measured import measure as measure
 from palmette.theory.moreau import check_moreau
 from palmette.theory.optimum import CONVEX
+from palmette.theory.optimum import check_solvable as check_solvable
 from palmette.theory.optimum import optimum as optimum
 from palmette.theory.sparse import check_sparse
 

@@ -94,7 +94,8 @@ def measure(simulation: Simulation, checked: Check, *, others: Iterable[Simulati
     values, bounds, distances = ([run[part] for run in runs] for part in range(3))
     method, remarks = simulation.algorithm, list(watch.remarks)
     if lucky:
-        remarks.append(f"measured: the mean over {len(runs)} seeds; theorems about luck are about the mean")
+        over = f"the mean over {len(runs)} seeds" if len(runs) > 1 else "one seed only"
+        remarks.append(f"measured: {over}; theorems about luck are about the mean")
     if reasons:
         remarks.append(f"no bound, as the theorem {'; '.join(reasons)}")
     return Measured(

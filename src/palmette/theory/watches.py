@@ -102,6 +102,8 @@ class Top(Watch):
     def bound(self, simulation: Simulation, looks: Looks) -> list[float]:
         """Return ``2 rate^T |x^0 - x*|^2``."""
         assert self.checked.rate is not None
+        asked = " and ".join(f"{name} of at least {value:.3g}" for name, value in self.checked.wanted.items())
+        self.remarks = (f"the theorem also asks for a {asked} (eqs 58 and 61, without their constants)",)
         return [2 * self.checked.rate**done * looks[0][0] for done in range(len(looks))]
 
 

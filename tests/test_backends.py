@@ -155,32 +155,6 @@ def test_the_numpy_hash_is_the_address_hash() -> None:
     assert np.array_equal(batches.mix(base, counter).view(np.int64), expected.numpy())
 
 
-@pytest.mark.parametrize("size", [1, 7, 20])
-def test_every_sample_comes_once_per_pass(size: int) -> None:
-    count = np.array([20, 35, 64, 500])
-    where = np.arange(4, dtype=np.uint64)
-    steps = 1500 // size
-    drawn = batches.shuffled(where, count, 0, steps, size).reshape(4, -1)
-    for row, n in zip(drawn, count, strict=True):
-        for lo in range(0, len(row) - n, n):
-            assert sorted(row[lo : lo + n]) == list(range(n))
-    assert not np.array_equal(drawn[0, :20], drawn[0, 20:40])
-
-
-def test_later_steps_are_addressed_without_the_earlier_ones() -> None:
-    count, where = np.array([50, 9, 21]), np.array([5, 6, 7], dtype=np.uint64)
-    whole = batches.shuffled(where, count, 0, 90, 10)
-    assert np.array_equal(batches.shuffled(where, count, 70, 20, 10), whole[:, 70:])
-
-
-def test_quotients_in_floats_are_those_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
-    count = np.array([204_599, 199_999, 131_071, 65_536, 40])
-    where = np.arange(5, dtype=np.uint64)
-    floats = batches.shuffled(where, count, 1_000_000, 50, 40)
-    monkeypatch.setattr(batches, "_EXACT", 0)
-    assert np.array_equal(batches.shuffled(where, count, 1_000_000, 50, 40), floats)
-
-
 def test_bytes_converted_on_the_fly_train_like_a_float_copy() -> None:
     random = np.random.default_rng(5)
     x = [random.integers(0, 256, (size, 6)).astype(np.uint8) for size in SIZES]

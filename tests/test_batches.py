@@ -21,8 +21,14 @@ def where(devices: int, seed: int = 0) -> batches.Address:
     return address.mix(address.key(seed, "batches"), torch.arange(devices)).numpy().view(np.uint64)
 
 
+def shuffled(at: batches.Address, counts: batches.Counts, first: int, steps: int, size: int) -> batches.Counts:
+    """Return the positions ``(n, steps, size)`` within each device's samples."""
+    plan = batches.Plan(at, counts, np.zeros_like(counts), size, same=False)
+    return plan.block(first, steps).view(steps, len(counts), size).transpose(0, 1).numpy()
+
+
 def drawn(counts: list[int], steps: int, size: int, *, first: int = 0, seed: int = 0) -> batches.Counts:
-    return batches.shuffled(where(len(counts), seed), np.array(counts), first, steps, size)
+    return shuffled(where(len(counts), seed), np.array(counts), first, steps, size)
 
 
 def by_hand(at: int, count: int, number: int) -> int:
@@ -148,15 +154,15 @@ def test_blocks_of_steps_agree_with_one_big_block(counts: list[int], size: int, 
 @pytest.mark.parametrize("largest", [200, 1 << 25])
 def test_a_devices_batches_do_not_depend_on_its_neighbours_in_the_chunk(largest: int) -> None:
     counts = np.array([50, 3, 17, largest])
-    together = batches.shuffled(where(4), counts, 5, 30, 8)
+    together = shuffled(where(4), counts, 5, 30, 8)
     for device in range(4):
-        alone = batches.shuffled(where(4)[device : device + 1], counts[device : device + 1], 5, 30, 8)
+        alone = shuffled(where(4)[device : device + 1], counts[device : device + 1], 5, 30, 8)
         assert np.array_equal(alone[0], together[device])
 
 
 def test_inputs_are_not_written_into() -> None:
     at, counts = where(2), np.array([7, 3])
-    batches.shuffled(at, counts, 0, 3, 4)
+    shuffled(at, counts, 0, 3, 4)
     assert np.array_equal(at, where(2))
     assert counts.tolist() == [7, 3]
 
@@ -198,7 +204,7 @@ def plan(**other: Any) -> batches.Plan:
 
 def test_a_plan_gives_each_step_the_samples_of_all_devices_within_their_own() -> None:
     block = plan().block(4, 6)
-    positions = batches.shuffled(where(3), plan().count, 4, 6, 8)
+    positions = shuffled(where(3), plan().count, 4, 6, 8)
     assert block.shape == (6, 24)
     for step in range(6):
         for device in range(3):

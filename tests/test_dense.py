@@ -119,6 +119,22 @@ def test_other_chains_step_one_by_one(chain: str) -> None:
     assert trained(of).isfinite().all()
 
 
+def test_weight_decay_reaches_a_layer_that_is_never_used() -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unused, self.used = nn.Linear(2, 2), nn.Linear(12, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x.flatten(1))
+
+    of = learner([nn.Flatten(), nn.Linear(12, 5)])
+    task = Task(Idle(), l2=0.5)
+    idle = trained(Learner(task, of.population, batch_size=6, backend="fused"), steps=1)
+    start = task.initial() + torch.arange(4.0)[:, None] / 100
+    torch.testing.assert_close(idle[:, :6], start[:, :6] - 0.1 * (0.5 * start + 0.2 * (start - start.flip(0)))[:, :6])
+
+
 def test_a_linear_layer_on_sequences_is_not_dense() -> None:
     of = learner([nn.Linear(3, 5), nn.Flatten(), nn.Linear(20, 5)])
     assert not of.backend.space(4, 6, fold=True).alone(of.data)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -94,7 +93,7 @@ class Simulation:
         cores = os.cpu_count() or 1
         self._threads = threads or (cores if self.learner.device.type == "cpu" else 1)
         # Kept for the simulation's life: the learner's working memory belongs to a thread.
-        self._pool = ThreadPoolExecutor(self._threads, initializer=_begin_thread)
+        self._pool = ThreadPoolExecutor(max(1, self._threads - 1), initializer=_begin_thread)
         self.samples = [self.learner.samples]
         for tier in range(self.tree.top):
             parents = torch.from_numpy(self.tree.parents[tier])
@@ -166,25 +165,18 @@ class Simulation:
         count = len(parcel.ids)
         size = min(self._chunk or self.learner.chunk(count), count)
         chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
-        if self._threads == 1 or len(chunks) == 1 or not self.learner.worth_a_thread(size):
-            for positions in chunks:
-                reply, steps = self._work(parcel, positions)
-                self.device_steps += steps
-                yield positions, reply
-            return
-        waiting: deque[tuple[slice, Future[tuple[Any, int]]]] = deque()
-        for positions in chunks:
-            waiting.append((positions, self._pool.submit(self._work, parcel, positions)))
-            if len(waiting) > self._threads:
-                yield self._collect(waiting.popleft())
-        while waiting:
-            yield self._collect(waiting.popleft())
-
-    def _collect(self, item: tuple[slice, Future[tuple[Any, int]]]) -> tuple[slice, Any]:
-        positions, future = item
-        reply, steps = future.result()
-        self.device_steps += steps
-        return positions, reply
+        threads = self._threads if self.learner.worth_a_thread(size) else 1
+        others: dict[int, Future[tuple[Any, int]]] = {}
+        begun = 0
+        for number, positions in enumerate(chunks):
+            # This thread takes one chunk of as many as there are threads; the pool the others, some of them ahead.
+            for ahead in range(begun, min(number + 2 * threads, len(chunks))):
+                begun = ahead + 1
+                if ahead % threads:
+                    others[ahead] = self._pool.submit(self._work, parcel, chunks[ahead])
+            reply, steps = others.pop(number).result() if number % threads else self._work(parcel, positions)
+            self.device_steps += steps
+            yield positions, reply
 
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
         ids, store = parcel.ids[positions], self.stores[0]

@@ -6,15 +6,17 @@ shares no factor with it, so every sample comes once per pass; the samples thems
 when the population was split. A batch that reaches the end of a pass goes on into the next one, so all batches have one
 size. A device with fewer samples than a batch takes all of them at every step.
 
-The arithmetic runs in numpy on the host, for many steps at once: its calls cost a fraction of torch's, and an index is
-small. Quotients are taken in float32 where they are exact, many times faster than integer division.
+The arithmetic runs on the host, for many steps at once. What is one number per device and step is computed in numpy, whose
+small calls cost a fraction of torch's (`lines`); what is one per sample, in torch (`positions`), which also runs inside the
+compiled descents of `palmette.learner.dense`. Quotients are taken in floats where rounding down is exact, many times faster
+than integer division.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +29,7 @@ Counts = npt.NDArray[np.int64]
 _PRIMES = 256
 _EXACT = 1 << 23  # below this, quotients of whole numbers rounded down are exact in float32
 _GOLDEN, _M1, _M2 = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_LOW = np.uint64((1 << 62) - 1)
+_LOW, _WHICH, _ZERO = np.uint64((1 << 62) - 1), np.uint64(_PRIMES - 1), np.zeros(1, np.int64)
 
 
 def mix(base: Address, counter: npt.NDArray[Any]) -> Address:
@@ -67,55 +69,81 @@ def _primes() -> Counts:
     return np.array(found, dtype=np.int64)
 
 
-def shuffled(address: Address, count: Counts, first: int, steps: int, size: int) -> Counts:
-    """Return positions ``(n, steps, size)`` within each device's samples for steps ``first .. first + steps - 1``.
+class Lines(NamedTuple):
+    """Batches as straight lines: sample ``i`` of a batch is ``(slope * i + start) mod size``, after the device's first.
+
+    Attributes:
+        slope: One per step and device ``(steps, n)``.
+        start: Likewise.
+        size: Number of samples of each device, in the floats that quotients are taken in.
+        first: Each device's first sample.
+        bent: The batches, as numbers ``step * n + device``, that run on into another pass and are no lines.
+        given: Their samples ``(len(bent), size)``.
+    """
+
+    slope: Tensor
+    start: Tensor
+    size: Tensor
+    first: Tensor
+    bent: Tensor
+    given: Tensor
+
+
+def lines(address: Address, count: Counts, first: Counts, begin: int, steps: int, size: int) -> Lines:
+    """Return the batches of the steps ``begin .. begin + steps - 1``.
 
     Args:
         address: One 64-bit address per device, the same for all steps of one descent.
         count: Number of samples of each device.
-        first: First step wanted.
+        first: Each device's first sample.
+        begin: First step wanted.
         steps: How many steps.
-        size: Batch size; for a device with fewer samples, positions wrap around and `weights` cuts the rest off.
+        size: Batch size; a device with fewer samples goes through them again, and `weights` cuts that off.
     """
+    n, inside, device = np.maximum(count, size), np.arange(size), np.arange(len(count))
+    drawn = np.arange(begin, begin + steps)[:, None] * size
+    passes = drawn // n
+    within, early = drawn - passes * n, passes[0].copy()
+    passes -= early
+    late = int((passes[-1] + (within[-1] + size > n)).max())
+    table = mix(address, early + np.arange(late + 1)[:, None])
+    stride = _primes()[table & _WHICH] % n
+    offset = (mix(table, _ZERO) & _LOW).astype(np.int64) % n
+    slope = stride[passes, device]
+    start = (slope * within + offset[passes, device]) % n
     small = count < size
-    # A device with less than a batch is set right at the end.
-    n, begin, inside = np.maximum(count, size)[:, None], np.arange(first, first + steps) * size, np.arange(size)
-    passes = begin // n
-    early = passes[:, :1]
-    late = (begin[-1:] + size - 1) // n - early
-    table = mix(address[:, None], early + np.arange(int(late.max()) + 1))
-    stride = (_primes()[table & np.uint64(_PRIMES - 1)] % n).ravel()
-    offset = ((mix(table, np.zeros(1, np.int64)) & _LOW).astype(np.int64) % n).ravel()
-    place = passes - early + np.arange(len(count))[:, None] * table.shape[1]
-    within, slope = begin - passes * n, stride[place]
-    lines = (slope, (slope * within + offset[place]) % n)
-    # Each batch as if its pass did not end ...
-    kind = np.float32 if int(n.max()) * (size + 1) < _EXACT else np.int64
-    slopes, starts = (line.astype(kind)[:, :, None] for line in lines)
-    position = slopes * inside.astype(kind)
-    position += starts
-    position -= _below(position, n.astype(kind)[:, :, None])
-    result: Counts = position.astype(np.int64)
-    # ... then the few that run on into the next pass.
-    row, step = np.nonzero(within + size > n)
-    if len(row):
-        beyond = inside - (n[row] - within[row, step][:, None])
-        following = place[row, step][:, None] + 1
-        result[row, step] = np.where(
-            beyond < 0, result[row, step], (stride[following] * beyond + offset[following]) % n[row]
-        )
     if small.any():
-        result[small] = (inside % count[small][:, None])[:, None]
-    return result
+        slope[:, small], start[:, small] = 1, 0
+    bent, given = np.nonzero((within + size > n).ravel())[0], np.zeros((0, size), np.int64)
+    if len(bent):
+        step, row = np.divmod(bent, len(n))
+        beyond, after = inside - (n[row] - within[step, row])[:, None], passes[step, row] + 1
+        given = np.where(
+            beyond < 0,
+            slope[step, row][:, None] * inside + start[step, row][:, None],
+            stride[after, row][:, None] * beyond + offset[after, row][:, None],
+        )
+        given = given % n[row][:, None] + first[row][:, None]
+    return _lines(slope, start, count, first, bent, given)
 
 
-def _below(value: npt.NDArray[Any], by: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the multiple of ``by`` just below whole numbers, in the type they are held in."""
-    multiple: npt.NDArray[Any] = value / by if value.dtype == np.float32 else value // by
-    if value.dtype == np.float32:
-        np.floor(multiple, out=multiple)
-    multiple *= by
-    return multiple
+def _lines(slope: Counts, start: Counts, count: Counts, first: Counts, bent: Counts, given: Counts) -> Lines:
+    kind = np.float32 if int(count.max()) * (given.shape[1] + 1) < _EXACT else np.float64
+    floats = (torch.from_numpy(part.astype(kind)) for part in (slope, start, count))
+    return Lines(*floats, *map(torch.from_numpy, (first, bent, given)))
+
+
+def positions(
+    slope: Tensor, start: Tensor, count: Tensor, first: Tensor, bent: Tensor, given: Tensor, size: int
+) -> Tensor:
+    """Return the samples ``(steps, n * size)`` of the batches that `Lines` tells of."""
+    by, place = count.unsqueeze(1), slope.unsqueeze(2) * torch.arange(size, dtype=slope.dtype)
+    place.add_(start.unsqueeze(2))
+    place.sub_((place / by).floor_().mul_(by))
+    result = place.to(torch.int64).add_(first.unsqueeze(1))
+    if bent.size(0) > 0:
+        result.view(-1, size).index_copy_(0, bent, given)
+    return result.flatten(1)
 
 
 def weights(count: Counts, size: int, dtype: torch.dtype) -> Tensor | None:
@@ -150,12 +178,15 @@ class Plan:
         """Return the plan of some of the devices."""
         return replace(self, address=self.address[rows], count=self.count[rows], first=self.first[rows])
 
+    def lines(self, step: int, steps: int) -> Lines:
+        """Return the batches of consecutive steps; a plan of the same batch has one step."""
+        if self.whole:
+            rows = np.zeros((1, len(self.count)), np.int64)
+            none = np.zeros((0, self.size), np.int64)
+            return _lines(rows + 1, rows, self.count, self.first, none[:, 0], none)
+        step, steps = (0, 1) if self.same else (step, steps)
+        return lines(self.address, self.count, self.first, step, steps, self.size)
+
     def block(self, step: int, steps: int) -> Tensor:
         """Return the samples ``(steps, n * size)`` of consecutive steps; a plan of the same batch has one step."""
-        step, steps = (0, 1) if self.same else (step, steps)
-        if self.whole:
-            position = np.minimum(np.arange(self.size), self.count[:, None] - 1)[:, None]
-        else:
-            position = shuffled(self.address, self.count, step, steps, self.size)
-        position += self.first[:, None, None]
-        return torch.from_numpy(np.ascontiguousarray(position.transpose(1, 0, 2)).reshape(steps, -1))
+        return positions(*self.lines(step, steps), self.size)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.learner.batches import positions
+
 
 def gather(source: Tensor, index: Tensor, affine: list[float], out: Tensor) -> None:
     """Copy rows of the source into ``out``, in its type; ``affine`` is a scale and a shift, or empty."""
@@ -85,70 +87,134 @@ def loss_back(output: Tensor, y: Tensor, loss: str) -> Tensor:
     return torch.softmax(output.mT, 1).scatter_add_(1, right, torch.full_like(right, -1, dtype=output.dtype)).mT
 
 
-def descend(
-    source: Tensor,
-    affine: list[float],
-    index: Tensor,
-    targets: Tensor,
-    steps: int,
+def step(
+    x: Tensor,
+    y: Tensor,
     share: Tensor | None,
     weights: list[Tensor],
     biases: list[Tensor | None],
     kinds: list[str],
+    one: Tensor,
     loss: str,
-    flat: Tensor,
+    beta: float,
+    alpha: float,
+) -> None:
+    """Set all parameters of a chain to ``beta`` times themselves plus ``alpha`` times their gradient."""
+    values = [x]
+    for k in range(len(weights)):
+        values.append(linear(values[k], weights[k], biases[k]))
+        activate(values[k + 1], kinds[k])
+    delta = loss_back(values[len(weights)], y, loss)
+    if share is not None:
+        delta.mul_(share)
+    for back in range(len(weights)):
+        k = len(weights) - 1 - back
+        activate_back(delta, values[k + 1], kinds[k])
+        below = torch.bmm(delta, weights[k]) if k > 0 else delta
+        linear_step(values[k], delta, weights[k], biases[k], one, beta, alpha)
+        delta = below
+
+
+def copy_in(parts: list[Tensor], rows: Tensor, sizes: list[int]) -> None:
+    """Copy the columns of rows to where each parameter lies contiguous for all devices."""
+    pieces = rows.split_with_sizes(sizes, 1)
+    for k in range(len(parts)):
+        parts[k].copy_(pieces[k])
+
+
+def copy_out(parts: list[Tensor], sizes: list[int]) -> Tensor:
+    """Return the parameters as rows again."""
+    rows = parts[0].new_empty([parts[0].size(0), sum(sizes)])
+    pieces = rows.split_with_sizes(sizes, 1)
+    for k in range(len(parts)):
+        pieces[k].copy_(parts[k])
+    return rows
+
+
+def descend(
+    start: Tensor,
     centre: Tensor | None,
+    sizes: list[int],
+    flat: Tensor,
+    pulled: Tensor,
+    weights: list[Tensor],
+    biases: list[Tensor | None],
+    kinds: list[str],
+    source: Tensor,
+    affine: list[float],
+    y: Tensor,
     x: Tensor,
+    lines: list[list[Tensor]],
+    steps: int,
+    share: Tensor | None,
+    loss: str,
     beta: float,
     alpha: float,
     pull: float,
-) -> None:
-    """Take steps: ``parameters = beta * parameters + alpha * gradient + pull * centre``.
+) -> Tensor:
+    """Take steps ``rows = beta * rows + alpha * gradient + pull * centre`` and return the rows after them.
 
     Args:
-        source: Samples to gather from.
-        affine: Scale and shift of what is gathered, or nothing.
-        index: Samples of each step ``(steps, n * batch)``; the last ones serve all further steps.
-        targets: Their targets ``(steps, n, batch)``.
-        steps: Number of steps.
-        share: Factor ``(n, batch, 1)`` of each sample.
-        weights: Weights of each layer ``(n, outputs, inputs)``; they are changed.
+        start: Rows to start from.
+        centre: What they are pulled to.
+        sizes: Number of entries of each parameter.
+        flat: Memory for all parameters.
+        pulled: Memory for the centre, where there is one.
+        weights: Weights of each layer ``(n, outputs, inputs)``, in ``flat``.
         biases: Its bias ``(n, outputs)``.
         kinds: Its activation.
-        loss: The loss.
-        flat: All parameters, in one piece.
-        centre: What they are pulled to.
+        source: Samples to gather from.
+        affine: Scale and shift of what is gathered, or nothing.
+        y: All targets.
         x: Memory for one step's samples ``(n, batch, features)``.
-        beta: Factor of the parameters.
+        lines: Which samples each step takes, as `palmette.learner.batches.Lines` of some steps after the other; the last
+            step told of serves all further ones.
+        steps: Number of steps.
+        share: Factor ``(n, batch, 1)`` of each sample.
+        loss: The loss.
+        beta: Factor of the rows.
         alpha: Factor of the gradients.
         pull: Factor of the centre.
     """
-    rows, one = x.flatten(0, 1), ones(x)
-    for step in range(steps):
-        now = min(step, index.size(0) - 1)
-        if now == step:
-            gather(source, index[now], affine, rows)
-        values = [x]
-        for k in range(len(weights)):
-            values.append(linear(values[k], weights[k], biases[k]))
-            activate(values[k + 1], kinds[k])
-        delta = loss_back(values[len(weights)], targets[now], loss)
-        if share is not None:
-            delta.mul_(share)
-        for back in range(len(weights)):
-            k = len(weights) - 1 - back
-            activate_back(delta, values[k + 1], kinds[k])
-            below = torch.bmm(delta, weights[k]) if k > 0 else delta
-            linear_step(values[k], delta, weights[k], biases[k], one, beta, alpha)
-            delta = below
-        if centre is not None:
-            flat.add_(centre, alpha=pull)
+    n, batch = x.size(0), x.size(1)
+    shares = [n * size for size in sizes]
+    parts = [piece.view(n, -1) for piece in flat.split_with_sizes(shares)]
+    copy_in(parts, start, sizes)
+    if centre is not None:
+        copy_in([piece.view(n, -1) for piece in pulled.split_with_sizes(shares)], centre, sizes)
+    rows, one, left = x.flatten(0, 1), ones(x), steps
+    for block in range(len(lines)):
+        told = lines[block]
+        index = positions(told[0], told[1], told[2], told[3], told[4], told[5], batch)
+        targets = torch.index_select(y, 0, index.flatten().to(y.device)).unflatten(0, [-1, n, batch])
+        for now in range(index.size(0)):
+            gather(source, index[now].to(source.device), affine, rows)
+            last = block == len(lines) - 1 and now == index.size(0) - 1
+            for _ in range(left if last else 1):
+                step(x, targets[now], share, weights, biases, kinds, one, loss, beta, alpha)
+                if centre is not None:
+                    flat.add_(pulled, alpha=pull)
+                left -= 1
+    return copy_out(parts, sizes)
 
 
 @cache
 def compiled() -> Any:
     """Return `descend` as one program, or as it is where torch cannot compile it."""
-    parts = gather, linear, linear_step, ones, activate, activate_back, loss_back, descend
+    parts = (
+        positions,
+        gather,
+        linear,
+        linear_step,
+        ones,
+        activate,
+        activate_back,
+        loss_back,
+        step,
+        copy_in,
+        copy_out,
+        descend,
+    )
     try:
         return torch.jit.CompilationUnit("\n\n".join(inspect.getsource(part) for part in parts)).descend
     except (RuntimeError, OSError, AttributeError):

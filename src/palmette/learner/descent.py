@@ -119,12 +119,11 @@ def _run(
         weight = weight.to(rows.device)
     beta, alpha = 1 - lr * (pull + update.l2), -lr if weight is not None else -lr / plan.size
     space = backend.space(len(rows), plan.size, fold=True)
-    space.load(rows, centre if pull else None)
+    pulled = centre if pull else None
     if dropout is None and space.alone(samples):
-        for lo in range(begin, end, end - begin if plan.same else _STEPS):
-            steps = end - lo if plan.same else min(end - lo, _STEPS)
-            space.descend(samples, plan.block(lo, steps), steps, weight, beta, alpha, lr * pull)
-        return space.store()
+        lines = [plan.lines(lo, min(end - lo, _STEPS)) for lo in range(begin, begin + 1 if plan.same else end, _STEPS)]
+        return space.descend(samples, rows, pulled, lines, end - begin, weight, beta, alpha, lr * pull)
+    space.load(rows, pulled)
     for step, x, y in _batches(samples, space, plan, len(rows), begin, end):
         masks = None if dropout is None else address.mix(dropout, torch.full((), step, device=rows.device))
         space.step(x, y, weight, masks, beta, alpha, lr * pull)

@@ -8,7 +8,7 @@ devices, takes all its steps there, and copies them back at the end.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.func import grad, vmap
 from palmette.layout import Layout
 from palmette.learner import dense
 from palmette.learner.backends import Backend, LoopBackend, Objective, Stack, VmapBackend, task_loss
+from palmette.learner.batches import Lines
 from palmette.learner.lowering import Link, NotFused, dense_layers, lower
 from palmette.learner.samples import Samples
 from palmette.learner.stages import Dropout, Place, Stage
@@ -56,20 +57,28 @@ class Space:
         task: What is learned.
         links: The chain.
         n: Number of devices.
+        batch: Batch size.
         like: A tensor of the rows' type and place.
         fold: Whether gradients go straight into the parameters, as steps.
         training: Whether dropout drops.
     """
 
     def __init__(
-        self, task: Task, links: list[Link], n: int, like: Tensor, *, fold: bool, training: bool = True
+        self,
+        task: Task,
+        links: list[Link],
+        n: int,
+        batch: int,
+        like: Tensor,
+        *,
+        fold: bool,
+        training: bool = True,
     ) -> None:
         layout = task.layout
-        self._n, self._sizes, self._width = n, layout.sizes, layout.width
+        self._n, self._batch, self._sizes = n, batch, list(layout.sizes)
         self._flat = like.new_empty(n * layout.width)
         self._sink = self._flat if fold else torch.empty_like(self._flat)
         self._parts, self._sink_parts = self._pieces(self._flat), self._pieces(self._sink)
-        self._centre: Tensor | None = None
         own, sinks = self._named(self._flat, layout), self._named(self._sink, layout)
         self._stages: list[Stage] = []
         self._first = next(i for i, link in enumerate(links) if link.names)
@@ -99,22 +108,17 @@ class Space:
 
     def load(self, rows: Tensor, centre: Tensor | None = None) -> None:
         """Copy rows in, and the rows they will be pulled to."""
-        _copy(self._parts, rows.split(self._sizes, 1))
-        if centre is None:
-            return
-        if self._centre is None:
-            self._centre = torch.empty_like(self._flat)
-            self._centre_parts = self._pieces(self._centre)
-        if centre is rows:
-            self._centre.copy_(self._flat)
-        else:
-            _copy(self._centre_parts, centre.split(self._sizes, 1))
+        dense.copy_in(self._parts, rows, self._sizes)
+        if centre is not None:
+            dense.copy_in(self._pieces(self._pulled), centre, self._sizes)
+
+    @cached_property
+    def _pulled(self) -> Tensor:
+        return torch.empty_like(self._flat)
 
     def store(self) -> Tensor:
         """Return as rows what the gradients were written to: the new parameters, or the gradients themselves."""
-        rows = self._sink.new_empty((self._n, self._width))
-        _copy(rows.split(self._sizes, 1), self._sink_parts)
-        return rows
+        return dense.copy_out(self._sink_parts, self._sizes)
 
     def batches(self, steps: int, size: int, samples: Samples) -> tuple[Tensor, list[Tensor]]:
         """Return memory for the features of some steps' batches, and the view ``(n, size, ...)`` of each step."""
@@ -126,48 +130,64 @@ class Space:
 
     def alone(self, samples: Samples) -> bool:
         """Return whether `descend` can take the steps: a chain of linear layers with a loss of Palmette's own."""
-        if self._layers is None or not isinstance(self._loss, str) or samples.dtype != self._flat.dtype:
+        if self._layers is None or self._idle or not isinstance(self._loss, str) or samples.dtype != self._flat.dtype:
             return False
         weight = self._own[self._layers[0].weight]
         return samples.width == weight.shape[2] and (self._loss != "cross-entropy" or _classes(samples.y, 1))
 
     def descend(
-        self, samples: Samples, index: Tensor, steps: int, weight: Tensor | None, beta: float, alpha: float, pull: float
-    ) -> None:
-        """Take many steps in one call: those that `step` would take one by one.
+        self,
+        samples: Samples,
+        start: Tensor,
+        centre: Tensor | None,
+        lines: list[Lines],
+        steps: int,
+        weight: Tensor | None,
+        beta: float,
+        alpha: float,
+        pull: float,
+    ) -> Tensor:
+        """Take all steps of a descent in one call: those that `load`, `step` and `store` would take one by one.
 
         Args:
             samples: Where batches are gathered from.
-            index: Samples of each step ``(steps, n * batch)``, or of all of them ``(1, n * batch)``.
+            start: Rows to start from.
+            centre: Rows they are pulled to.
+            lines: The batches; the last one serves all further steps.
             steps: Number of steps.
             weight: As in `step`, and so are the others.
             beta: What becomes of the parameters.
             alpha: Factor of the gradients.
-            pull: Factor of the centre given to `load`.
+            pull: Factor of the centre.
         """
-        assert self._layers is not None
-        size = index.shape[1] // self._n
-        if self._x is None:
-            self._x = self._flat.new_empty((self._n, size, samples.width))
+        weights, biases, kinds = self._chain
         source, affine = samples.source
-        dense.compiled()(
-            source.view(len(source), -1),
-            affine,
-            index.to(source.device),
-            samples.targets(index.flatten().to(samples.device)).view(-1, self._n, size),
-            steps,
-            None if weight is None else weight[:, :, None],
-            [self._own[layer.weight] for layer in self._layers],
-            [None if layer.bias is None else self._own[layer.bias] for layer in self._layers],
-            [layer.activation for layer in self._layers],
-            self._loss,
-            self._flat,
-            self._centre if pull else None,
-            self._x,
-            beta,
-            alpha,
-            pull,
+        result: Tensor = dense.compiled()(
+            *(start, centre, self._sizes, self._flat, self._flat if centre is None else self._pulled),
+            *(weights, biases, kinds, source.view(len(source), -1), affine, samples.y, self._memory(samples)),
+            *(
+                [list(told) for told in lines],
+                steps,
+                None if weight is None else weight[:, :, None],
+                self._loss,
+                beta,
+                alpha,
+                pull,
+            ),
         )
+        return result
+
+    @cached_property
+    def _chain(self) -> tuple[list[Tensor], list[Tensor | None], list[str]]:
+        """The weights, biases and activations of a dense chain."""
+        layers = self._layers or []
+        biases = [None if layer.bias is None else self._own[layer.bias] for layer in layers]
+        return [self._own[layer.weight] for layer in layers], biases, [layer.activation for layer in layers]
+
+    def _memory(self, samples: Samples) -> Tensor:
+        if self._x is None:
+            self._x = self._flat.new_empty((self._n, self._batch, samples.width))
+        return self._x
 
     def predict(self, x: Tensor) -> Tensor:
         """Return the outputs for samples ``(n, batch, ...)``; the next call may overwrite them."""
@@ -207,13 +227,7 @@ class Space:
         for idle in self._idle:
             idle.mul_(beta) if beta else idle.zero_()
         if pull:
-            assert self._centre is not None
-            self._sink.add_(self._centre, alpha=pull)
-
-
-def _copy(into: Sequence[Tensor], out_of: Sequence[Tensor]) -> None:
-    for one, other in zip(into, out_of, strict=True):
-        one.copy_(other)
+            self._sink.add_(self._pulled, alpha=pull)
 
 
 class FusedBackend:
@@ -245,7 +259,9 @@ class FusedBackend:
         """Return this thread's memory for n devices and a batch size."""
         kept: dict[tuple[int, int, bool, bool], Space] = self._local.__dict__.setdefault("spaces", {})
         key = (n, batch, fold, training)
-        space = kept.pop(key, None) or Space(self._task, self._links, n, self._like, fold=fold, training=training)
+        space = kept.pop(key, None) or Space(
+            *(self._task, self._links, n, batch, self._like), fold=fold, training=training
+        )
         while len(kept) >= _KEPT:
             del kept[next(iter(kept))]
         kept[key] = space

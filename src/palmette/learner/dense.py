@@ -187,8 +187,9 @@ def descend(
         told = lines[block]
         index = positions(told[0], told[1], told[2], told[3], told[4], told[5], batch)
         targets = torch.index_select(y, 0, index.flatten().to(y.device)).unflatten(0, [-1, n, batch])
+        index = index.to(source.device)
         for now in range(index.size(0)):
-            gather(source, index[now].to(source.device), affine, rows)
+            gather(source, index[now], affine, rows)
             last = block == len(lines) - 1 and now == index.size(0) - 1
             for _ in range(left if last else 1):
                 step(x, targets[now], share, weights, biases, kinds, one, loss, beta, alpha)

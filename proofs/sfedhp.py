@@ -1,8 +1,8 @@
 """What sparsity costs and saves: sFedHP on MNIST at its published weights, dense and with each schedule for gamma.
 
 Run by hand: ``PALMETTE_DATA=... python proofs/sfedhp.py FOLDER dense none each both`` (five to ten minutes of one core each);
-``SEED=1`` before it takes another seed. A run that was stopped goes on where it was when the command is given again. Prints accuracies, densities, and bytes on the upper
-link against dense float32, per round and in all.
+``SEED=1`` before it takes another seed. A run that was stopped goes on where it was when the command is given again. Prints
+accuracies, densities, and bytes on the upper link against dense float32, per round and in all.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import torch
@@ -92,6 +93,15 @@ def test_a_torch_that_cannot_compile_it_runs_it_as_it_is(monkeypatch: pytest.Mon
         assert dense.compiled() is dense.descend
     finally:
         dense.compiled.cache_clear()
+
+
+def test_samples_that_do_not_lie_in_one_piece_are_learned_alike() -> None:
+    of = learner(chain := CHAINS["one layer"](5))
+    scattered = replace(of.population, x=of.population.x.transpose(2, 3).contiguous().transpose(2, 3))
+    assert not scattered.x.is_contiguous()
+    for memory in (0, 1 << 20):
+        other = Learner(Task(nn.Sequential(*chain)), scattered, batch_size=6, backend="fused", memory=memory)
+        assert torch.equal(trained(other), trained(of))
 
 
 def test_threads_do_not_disturb_each_other() -> None:

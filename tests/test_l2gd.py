@@ -266,14 +266,6 @@ def test_no_pull_between_teams_leaves_them_apart_and_needs_no_average_over_all()
         simulate(L2GD(lam=0.5, gamma=0.1, between=0.0), population, 1)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.02, 3.0])
-def test_the_step_that_is_called_stable_is_never_above_the_automatic_one(gamma: float) -> None:
-    tree = Tree.parse("3x4")
-    pulls = Pulls.on(tree, 0.6, gamma)
-    automatic = 0.5 / max(Coins.fair(tree, pulls, 1.7).terms(pulls, 1.7))
-    assert 0.5 * automatic < L2GD(lam=0.6, gamma=gamma).stable(1.7)["eta"] <= automatic
-
-
 def test_other_depths_and_missing_names_are_refused() -> None:
     with pytest.raises(BadInput, match="3 tiers"):
         simulate(L2GD(), regression("2x2x2"), 1)

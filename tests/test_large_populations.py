@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from typer.testing import CliRunner
 from palmette import address
 from palmette.algorithms import PerMFL
 from palmette.cli.app import app
-from palmette.errors import BadInput
+from palmette.errors import BadInput, Diverged
 from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.population import Population, load, make_population
 from palmette.population.crowd import crowd
+from palmette.protocol import Device, State
 from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
@@ -39,6 +41,7 @@ from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.runs.folder import Folder
+from palmette.protocol import Device, State
 from palmette.simulate import Simulation
 from palmette.store import Store
 from palmette.task import make_task
@@ -340,3 +343,23 @@ def test_the_pool_of_a_crowd_lies_on_a_tree_without_a_copy() -> None:
     assert population.x.data_ptr() == pool.x.ctypes.data
     with pytest.raises(BadInput, match="7 devices"):
         make_population(pool, tree="7")
+
+
+def test_no_chunk_of_a_failed_round_writes_after_it_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(PerMFL):
+        def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+            if 0 in node.ids.tolist():
+                raise Diverged("the first chunk, in the main thread")
+            time.sleep(0.2)
+            return super().device(node, message, state)
+
+    monkeypatch.setattr("palmette.learner.Learner.worth_a_thread", lambda learner, devices: True)
+    people = make_population("digits", tree="2x4")
+    simulation = Simulation(
+        Failing(), people, make_task("mclr", people.shape, people.classes), rounds=1, chunk=2, threads=3
+    )
+    with pytest.raises(Diverged):
+        simulation.step()
+    left = simulation.stores[0].last.clone()
+    time.sleep(0.5)
+    assert torch.equal(simulation.stores[0].last, left)

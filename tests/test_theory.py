@@ -199,6 +199,21 @@ def test_too_small_a_smoothness_is_warned_of_and_named_after_divergence() -> Non
     assert check(prepared(algorithm("l2gd", smoothness=0.1))).conditions[0].divergent
 
 
+def test_coins_of_ones_own_are_part_of_what_a_step_may_be() -> None:
+    fair, loaded = (
+        prepared(algorithm("l2gd", eta=0.2, lam=0.01, gamma=0.001, **coins)) for coins in ({}, {"between": 0.9})
+    )
+    assert warnings_of(fair) == []
+    (warning,) = warnings_of(loaded)  # its local steps are ten times as long
+    assert "eta = 0.2 is more than twice" in warning
+    found = check(loaded).largest["eta"]
+    assert f"to at most {found:.2g}" in advice(loaded)
+
+
+def test_a_method_without_a_step_to_set_is_told_of_its_pulls() -> None:
+    assert "lower the pulls" in advice(prepared(algorithm("al2sgd")))
+
+
 def test_a_server_that_overshoots_its_edges_is_warned_of() -> None:
     (warning,) = warnings_of(prepared(algorithm("sfedhp", beta=3.0)))
     assert warning.startswith("beta = 3 is more than twice the stable 1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -168,15 +168,18 @@ class Simulation:
         threads = self._threads if self.learner.worth_a_thread(size) else 1
         others: dict[int, Future[tuple[Any, int]]] = {}
         begun = 0
-        for number, positions in enumerate(chunks):
-            # This thread takes one chunk of as many as there are threads; the pool the others, some of them ahead.
-            for ahead in range(begun, min(number + 2 * threads, len(chunks))):
-                begun = ahead + 1
-                if ahead % threads:
-                    others[ahead] = self._pool.submit(self._work, parcel, chunks[ahead])
-            reply, steps = others.pop(number).result() if number % threads else self._work(parcel, positions)
-            self.device_steps += steps
-            yield positions, reply
+        try:
+            for number, positions in enumerate(chunks):
+                # This thread takes one chunk of as many as there are threads; the pool the others, some of them ahead.
+                for ahead in range(begun, min(number + 2 * threads, len(chunks))):
+                    begun = ahead + 1
+                    if ahead % threads:
+                        others[ahead] = self._pool.submit(self._work, parcel, chunks[ahead])
+                reply, steps = others.pop(number).result() if number % threads else self._work(parcel, positions)
+                self.device_steps += steps
+                yield positions, reply
+        finally:  # after a failure no chunk may write any more: the run goes back to its last good round
+            wait([other for other in others.values() if not other.cancel()])
 
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
         ids, store = parcel.ids[positions], self.stores[0]

@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks.passes import Cost, Plan
@@ -63,7 +64,7 @@ class Staged(Algorithm):
     adam: Form = "flsim"
     weight_decay: NonNegative = 1e-5  # FLSim's default
     tune_epochs: Positive = 5  # K_l
-    rates: tuple[Positive, ...] = (0.001, 0.01, 0.1, 1.0)  # eta_il is one of these
+    rates: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.001, 0.01, 0.1, 1.0)  # eta_il is one of these
     batch_size: BatchSize = 8
 
     @property

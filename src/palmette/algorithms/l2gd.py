@@ -71,11 +71,6 @@ class CoinTree(Algorithm):
         """Tell the averages that were asked for, over all teams and within each."""
         return mixing.told_counts(node, state)
 
-    def stable(self, curvature: float) -> dict[str, float]:
-        """Return eta <= 1 / (2 Lc), where Lc is at most L and twice the strongest pull."""
-        pull = max(self.lam.values()) if isinstance(self.lam, dict) else self.lam
-        return {"eta": 1 / (2 * (curvature + 2 * pull))}
-
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Move to the centre that is due, then take the local steps since."""
         theta = state["model"]
@@ -119,7 +114,7 @@ class CoinTree(Algorithm):
                 return state  # nobody answered yet
         pulls = mixing.Pulls.on(node.tree, self.lam, self.gamma)
         coins = self.coins(node.tree, pulls, float(smooth))
-        eta = 0.5 / max(coins.terms(pulls, float(smooth))) if self.eta == "auto" else self.eta
+        eta = coins.step(pulls, float(smooth)) if self.eta == "auto" else self.eta
         plan: dict[str, Any] = {name: PerChild(torch.from_numpy(gain)) for name, gain in coins.gains(pulls).items()}
         plan |= {"within": PerChild(torch.from_numpy(coins.within)), "eta": eta / (1 + self.decrease * node.round)}
         if (coins.within == coins.within[0]).all():

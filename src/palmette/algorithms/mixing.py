@@ -123,6 +123,10 @@ class Coins:
         local = smoothness / (1 - self.between) / (1 - self.within)
         return float(shared), float(own.max()), float(local.max())
 
+    def step(self, pulls: Pulls, smoothness: float) -> float:
+        """Return the largest step of Theorem 3.5."""
+        return 0.5 / max(self.terms(pulls, smoothness))
+
     def gains(self, pulls: Pulls, printed: bool = False) -> dict[str, Floats]:
         """Return how far one iteration of each kind moves, for a step and a pull of one.
 
@@ -159,7 +163,8 @@ def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | fl
     curvature.
     """
     base = node.gradient(at)
-    scale = 0.1 * at.norm(dim=1, keepdim=True).clamp(min=1.0)  # large enough for a difference of float32 gradients
+    tiny = 1e-5 if at.dtype == torch.float64 else 0.01  # large enough for a difference of gradients in this type
+    scale = tiny * at.norm(dim=1, keepdim=True).clamp(min=1.0)
     size: Tensor = base.norm(dim=1, keepdim=True)
     direction = torch.where(size > 0, base, 1.0)
     for _ in range(iterations):

@@ -21,7 +21,7 @@ from palmette.learner.batches import positions
 
 def gather(source: Tensor, index: Tensor, affine: list[float], out: Tensor) -> None:
     """Copy rows of the source into ``out``, in its type; ``affine`` is a scale and a shift, or empty."""
-    if source.dtype == out.dtype:
+    if source.dtype == out.dtype and source.device == out.device:
         torch.index_select(source, 0, index, out=out)
     else:
         out.copy_(torch.index_select(source, 0, index))

@@ -42,7 +42,7 @@ class Samples:
             raw = raw.to(device)
         elif raw.numel() * dtype.itemsize <= memory:
             raw, affine = population.features(torch.arange(len(raw)), dtype).to(device), []
-        self.source = raw, affine
+        self.source = raw.contiguous(), affine
 
     def features(self, index: Tensor, out: Tensor | None = None) -> Tensor:
         """Gather the features of some samples, into ``out`` where it is given."""

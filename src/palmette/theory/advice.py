@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
+from palmette.algorithms.mixing import Pulls
 from palmette.learner import curvature
 from palmette.protocol import Algorithm
 from palmette.simulate import Simulation, one_thread_inside
@@ -14,12 +15,13 @@ from palmette.simulate import Simulation, one_thread_inside
 def advice(simulation: Simulation) -> str:
     """Return the sentence that tells which setting to lower and to what, after a run diverged."""
     smooth = _curvature(simulation)
-    limits = simulation.algorithm.stable(smooth)
+    limits = _limits(simulation, smooth)
     for name, value, limit in _above(simulation, limits):
         return f"Lower {name} from {value:g} to at most {limit:.2g}."
     if (given := _given(simulation)) is not None and given < smooth:
         return f"Raise smoothness from {given:g} to at least {smooth:.2g}, or leave it to the run (auto)."
-    name = next(iter(limits), "the step size")
+    if not (name := next(iter(limits), "")):
+        return "Its steps follow from the pulls and the curvature: lower the pulls, or raise smoothness."
     return f"No step size is above its bound, so lower {name} all the same, for instance to a tenth."
 
 
@@ -28,13 +30,22 @@ def warnings_of(simulation: Simulation) -> list[str]:
     smooth = _curvature(simulation)
     found = [
         f"{name} = {value:g} is more than twice the stable {limit:.2g}: expect divergence"
-        for name, value, limit in _above(simulation, simulation.algorithm.stable(smooth))
+        for name, value, limit in _above(simulation, _limits(simulation, smooth))
         if value > 2 * limit
     ]
     given, least = _given(simulation), smooth / slack(simulation.algorithm)
     if given is not None and given < least:
         found.append(f"smoothness = {given:g} is far below the estimated {smooth:.2g}: expect divergence")
     return found
+
+
+def _limits(simulation: Simulation, smooth: float) -> dict[str, float]:
+    """Return the largest stable settings; those of a method with coins also depend on the tree and on the coins."""
+    method, tree = simulation.algorithm, simulation.tree
+    if not isinstance(method, CoinTree):
+        return method.stable(smooth)
+    pulls = Pulls.on(tree, method.lam, method.gamma)
+    return {"eta": method.coins(tree, pulls, smooth).step(pulls, smooth)}
 
 
 def _curvature(simulation: Simulation) -> float:

@@ -104,7 +104,7 @@ def step_of(method: CoinTree, tree: Tree, smooth: float) -> float:
     if method.eta != "auto":
         return float(method.eta)
     pulls = Pulls.on(tree, method.lam, method.gamma)
-    return 0.5 / max(method.coins(tree, pulls, smooth).terms(pulls, smooth))
+    return method.coins(tree, pulls, smooth).step(pulls, smooth)
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ def refused(*words: str, code: int = 2) -> str:
         (["permfl", "--set", "model.hidden=[3]"], ["'model.hidden'", "model.start"]),
         (["permfl", "--set", "engine.bakend=loop"], ["engine.bakend", "'backend'"]),
         (["permfl", "--set", "engine.backend=lop"], ["backend must be"]),
+        (["groupperfl", "--set", "rates=[]"], ["rates", "at least 1"]),
         (["permfl", "--set", "engine.device=abacus"], ["engine.device", "'abacus'"]),
         (["permfl", "--set", "dta.alpha=1"], ["'dta.alpha'", "'data.alpha'"]),
         (["permfl", "--set", "data=mnist"], ["group", "data.name"]),

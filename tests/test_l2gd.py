@@ -13,8 +13,10 @@ from palmette import address
 from palmette.algorithms import L2GD, L2GDCoin, PerMFL
 from palmette.algorithms.mixing import Coins, Pulls, exchange_counts
 from palmette.errors import BadInput
-from palmette.population import Population
+from palmette.learner import curvature
+from palmette.population import Population, make_population
 from palmette.simulate import Simulation
+from palmette.task import make_task
 from palmette.tree import Tree
 from problems import Floats, quadratics, regression, simulate, task_of, tree_minimiser
 from test_permfl import one_sample_each
@@ -264,6 +266,16 @@ def test_no_pull_between_teams_leaves_them_apart_and_needs_no_average_over_all()
     assert sum(exchange_counts(simulation.stores)["within_raw"]) > 0
     with pytest.raises(BadInput, match="no coin ever serves"):
         simulate(L2GD(lam=0.5, gamma=0.1, between=0.0), population, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_l_of_a_softmax_is_its_curvature_at_the_start(dtype: torch.dtype) -> None:
+    people = make_population("digits", tree="2x3")
+    task = make_task("mclr", people.shape, people.classes)
+    simulation = Simulation(L2GD(iterations=2), people, task, rounds=1, dtype=dtype)
+    simulation.step()
+    found = float(simulation.stores[-1].read(torch.zeros(1, dtype=torch.int64))["smoothness"])
+    assert found == pytest.approx(curvature(simulation.learner, iterations=30).smoothness, rel=0.01)
 
 
 def test_other_depths_and_missing_names_are_refused() -> None:

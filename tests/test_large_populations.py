@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from palmette.protocol import Device, State
 from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
+from processes import linux_only, told
 
 MEGABYTE = 1 << 20
 
@@ -75,21 +73,10 @@ def told(**found):
 before = 0
 """
 
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads a process's memory from /proc")
-
 
 def measured(program: str) -> dict[str, Any]:
     """Run a program in a process of its own and return what it told."""
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURED + program],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(told(_MEASURED + program))
     return found
 
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ from palmette.links.ledger import Traffic
 from palmette.population import Population
 from palmette.simulate import Simulation
 from palmette.task import make_task
+from processes import linux_only, told
 
 DEVICES = 10_000
 MEGABYTE = 1 << 20
@@ -69,21 +67,10 @@ print(status("VmHWM") - before, sum(rows.nbytes for rows in store.rows.values())
 """
 )
 
-linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads a process's memory from /proc")
-
 
 def growth(program: str, *arguments: object) -> tuple[int, int]:
     """Run a program in a process of its own; return by how much its memory grew at most, and the size of its stores."""
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    grown, kept = map(int, done.stdout.split())
+    grown, kept = map(int, told(program, *arguments).split())
     return grown, kept
 
 

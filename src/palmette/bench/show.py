@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from palmette.bench.run import Benchmark
-from palmette.errors import PalmetteError
+from palmette.report.picture import save
 
 _COLOURS = {"limit": "#999999", "limit-chunked": "#999999", "fused": "#0072B2", "simulator": "#56B4E9"}
 _PALMETTE, _OTHERS = "#009E73", "#D55E00"
@@ -130,14 +129,7 @@ def plot(made: Benchmark, path: Path) -> Path:
     for axes in panels[len(names) :]:
         axes.set_axis_off()
     figure.supxlabel("device-steps per second (logarithmic; line: quartiles)", fontsize=10)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(part, format="png")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise PalmetteError(f"cannot write {path}: {error.strerror}") from None
-    return path
+    return save(figure, path)
 
 
 def _bars(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:

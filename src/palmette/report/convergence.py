@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from palmette.errors import PalmetteError
+from palmette.report.picture import save
 from palmette.theory import Check, Measured
 
 _MEASURED, _BOUND = "#0072B2", "#D55E00"
@@ -19,7 +18,7 @@ _MARKED = 40  # rounds up to which every one gets a marker
 
 def draw(measured: Measured, found: Check, path: Path) -> None:
     """Draw what the theorem bounds over the rounds, beside the bound, on a log axis where that helps, and save it as PNG."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     axes = figure.subplots()
     _lines(axes, measured)
     low, high = axes.dataLim.y0, axes.dataLim.y1
@@ -35,13 +34,7 @@ def draw(measured: Measured, found: Check, path: Path) -> None:
     axes.legend(frameon=False)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(part, dpi=150, format="png")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise PalmetteError(f"cannot write {path}: {error.strerror}") from None
+    save(figure, path)
 
 
 def _lines(axes: Axes, measured: Measured) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from palmette.errors import PalmetteError
 from palmette.report import words
 from palmette.report.numbers import Method, by_node
+from palmette.report.picture import save
 
 # Okabe and Ito's palette without its yellow, which is too faint for lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -35,14 +34,7 @@ def plot_methods(methods: Sequence[Method], path: Path, title: str) -> Path:
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.05))
     _curves(left, methods)
     _devices(right, methods)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(part, format="png")
-        os.replace(part, path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise PalmetteError(f"cannot write {path}: {error.strerror}; the runs are kept in {path.parent}") from None
-    return path
+    return save(figure, path, hint=f"; the runs are kept in {path.parent}")
 
 
 def _curves(axes: Any, methods: Sequence[Method]) -> None:

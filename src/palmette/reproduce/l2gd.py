@@ -21,6 +21,7 @@ from matplotlib.ticker import NullFormatter
 from palmette import hlm
 from palmette.algorithms import algorithm
 from palmette.population import Population
+from palmette.report.picture import save
 from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
@@ -180,8 +181,7 @@ def _curves(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         axis.set_minor_formatter(NullFormatter())
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(path, format="png")
-    return path
+    return save(figure, path)
 
 
 def _bars(rows: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -199,5 +199,4 @@ def _bars(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         axes.set_title(f"m = {m}")
     axes.set_ylabel("distance to the truth")
     axes.legend()
-    figure.savefig(path, format="png")
-    return path
+    return save(figure, path)

@@ -22,9 +22,9 @@ from torch import nn
 
 import palmette
 from palmette.algorithms.groupperfl import Staged
-from palmette.evaluation import Scores, evaluate
+from palmette.engines.evaluation import Scores, evaluate
+from palmette.engines.simulate import Simulation
 from palmette.population.partition import Dirichlet, Few
-from palmette.simulate import Simulation
 
 METHODS = ("fl", "perfl", "groupfl", "groupperfl")
 GROUPS = ("comp.windows.x", "rec.sport.hockey", "sci.crypt", "talk.politics.mideast")

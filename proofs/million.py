@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 
 from palmette.algorithms import PerMFL
+from palmette.engines.simulate import Simulation
 from palmette.links import Link, Participation
 from palmette.population import make_population
 from palmette.runs.folder import CHECKPOINT, Folder
-from palmette.simulate import Simulation
 from palmette.task import make_task
 
 GIB = 1 << 30

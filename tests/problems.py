@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from palmette.algorithms import algorithm
+from palmette.blocks.mixing import KINDS
+from palmette.engines.simulate import Simulation
+from palmette.engines.store import Store
 from palmette.population import Population
 from palmette.protocol import Algorithm
-from palmette.simulate import Simulation
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 
@@ -103,3 +107,9 @@ def simulate(
     for _ in range(rounds):
         simulation.step()
     return simulation
+
+
+def exchange_counts(stores: Sequence[Store]) -> dict[str, list[int]]:
+    """Return the averages that a run of a method with coins asked for: one number for the server and one per team."""
+    rows = {"between": stores[2].rows["counts"], "within": stores[1].rows["counts"]}
+    return {f"{name}_{kind}": value[:, k].tolist() for name, value in rows.items() for k, kind in enumerate(KINDS)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
-from palmette.settings import BatchSize, settings
+from palmette.protocol.settings import BatchSize, settings
 from palmette.tree import Tree
 
 

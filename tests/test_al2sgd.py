@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from palmette.algorithms import AL2SGD, L2GD, PerMFL, algorithm
-from palmette.algorithms.mixing import Coins, Pulls, exchange_counts
 from palmette.blocks.katyusha import katyusha
+from palmette.blocks.mixing import Coins, Pulls
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
-from palmette.simulate import Simulation
-from problems import Floats, quadratics, regression, simulate, task_of, tree_minimiser
+from problems import Floats, exchange_counts, quadratics, regression, simulate, task_of, tree_minimiser
 from test_l2gd import TEAMS, UNEQUAL, coin, letters, means, named, outcomes, slope
 from test_permfl import one_sample_each
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms import FedAvg, HierFAVG, Local, PerMFL, algorithm
+from palmette.engines.evaluation import evaluate
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
-from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.links.ledger import Traffic
 from palmette.population import Population
 from palmette.protocol import Algorithm
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
 from problems import Floats, quadratics, regression, simulate

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from palmette.bayes import global_variance, group_variance, linear_gaussian_variance, local_variance
 from palmette.errors import BadInput
+from palmette.theory.bayes import global_variance, group_variance, linear_gaussian_variance, local_variance
 
 EXAMPLE = [[1, 2, 0.5], [1, 1.5], [0.7, 0.9, 2, 1]]
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
 from palmette.cli.progress import Bars, Lines, watching
-from palmette.evaluation import Scores
+from palmette.engines.evaluation import Scores
 from palmette.runs import execute, load
 from palmette.runs.folder import claimed
 

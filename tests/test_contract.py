@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from palmette.algorithms import ALGORITHMS, algorithm
-from palmette.evaluation import evaluate
+from palmette.engines.evaluation import evaluate
+from palmette.engines.separate import Machine, run_separately
+from palmette.engines.simulate import Simulation
 from palmette.learner import Learner
 from palmette.links import Link, Participation
 from palmette.protocol import Algorithm
-from palmette.separate import Machine, run_separately
-from palmette.simulate import Simulation
 from problems import regression, simulate, task_of
 from programs import AsyncL2GD, FedAMP, Scaffold, TwoStages
 

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from palmette.algorithms import AL2SGD, algorithm, mixing
+from palmette.algorithms import AL2SGD, algorithm
+from palmette.blocks import mixing
+from palmette.engines.simulate import Simulation
 from palmette.errors import PalmetteError
 from palmette.learner.backends import LoopBackend, VmapBackend
 from palmette.protocol import Node
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
 from problems import regression, simulate

@@ -15,14 +15,14 @@ from palmette.algorithms import algorithm
 from palmette.algorithms.groupperfl import FL, GroupFL, GroupPerFL, PerFL, Staged
 from palmette.blocks.passes import Cost, Plan
 from palmette.blocks.server_optimisers import FedAdam
+from palmette.engines.evaluation import evaluate
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
-from palmette.evaluation import evaluate
 from palmette.learner import Epochs
 from palmette.links import Link
 from palmette.population import Population, make_population
 from palmette.population.partition import Dirichlet, Few
 from palmette.protocol import Device
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
 from problems import quadratics, regression, simulate, task_of

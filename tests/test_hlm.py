@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from palmette import hlm
 from palmette.errors import BadInput
+from palmette.theory import hlm
 from problems import Floats
 
 UNEQUAL = {"sizes": [3, 4, 2], "dimension": 3, "spread": (0.7, 1.3, 0.5)}

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from palmette.algorithms import algorithm
+from palmette.engines.evaluation import evaluate
 from palmette.errors import BadInput
-from palmette.evaluation import evaluate
 from palmette.protocol import model_kind
 from palmette.report.tables import run_report
 from palmette.runs import execute, load, make_config

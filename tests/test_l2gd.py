@@ -11,14 +11,14 @@ import torch
 
 from palmette import address
 from palmette.algorithms import L2GD, L2GDCoin, PerMFL
-from palmette.algorithms.mixing import Coins, Pulls, exchange_counts
+from palmette.blocks.mixing import Coins, Pulls
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.learner import curvature
 from palmette.population import Population, make_population
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
-from problems import Floats, quadratics, regression, simulate, task_of, tree_minimiser
+from problems import Floats, exchange_counts, quadratics, regression, simulate, task_of, tree_minimiser
 from test_permfl import one_sample_each
 
 TEAMS = [2, 3]

@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from palmette import address
 from palmette.algorithms import PerMFL
 from palmette.cli.app import app
+from palmette.engines.evaluation import evaluate
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged
-from palmette.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.population import Population, load, make_population
 from palmette.population.crowd import crowd
 from palmette.protocol import Device, State
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
 from processes import linux_only, told
@@ -35,13 +35,13 @@ import json, sys, tempfile
 from pathlib import Path
 import torch
 from palmette.algorithms import PerMFL
-from palmette.evaluation import evaluate
+from palmette.engines.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.runs.folder import Folder
 from palmette.protocol import Device, State
-from palmette.simulate import Simulation
-from palmette.store import Store
+from palmette.engines.simulate import Simulation
+from palmette.engines.store import Store
 from palmette.task import make_task
 from palmette.tree import Tree
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from palmette.algorithms import PerMFL
-from palmette.evaluation import evaluate
+from palmette.engines.evaluation import evaluate
+from palmette.engines.simulate import Simulation
 from palmette.links import Link, Participation
 from palmette.links.ledger import Traffic
 from palmette.population import Population
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from processes import linux_only, told
 
@@ -25,8 +25,8 @@ import sys
 import torch
 from palmette.algorithms import PerMFL
 from palmette.population import Population
-from palmette.simulate import Simulation
-from palmette.store import Store
+from palmette.engines.simulate import Simulation
+from palmette.engines.store import Store
 from palmette.task import make_task
 from palmette.tree import Tree
 

@@ -15,7 +15,7 @@ from palmette.errors import BadInput
 from palmette.links import Link, Participation
 from palmette.population import Population
 from palmette.protocol import Device, State
-from palmette.settings import settings
+from palmette.protocol.settings import settings
 from palmette.tree import Tree
 from problems import quadratics, regression, simulate, task_of, tree_minimiser
 

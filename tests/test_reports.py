@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms import algorithm
+from palmette.engines.evaluation import measure
+from palmette.engines.simulate import Simulation
 from palmette.errors import Diverged, ProtocolError
-from palmette.evaluation import measure
 from palmette.links.sparse import Sparse
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
+from palmette.protocol.settings import BatchSize, settings
 from palmette.report.tables import reports_table, run_report
 from palmette.runs import Result, execute, make_config, resume, run
 from palmette.runs.metrics import Metrics
-from palmette.settings import BatchSize, settings
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.tree import Tree
 from problems import regression, simulate, task_of

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import BadInput
-from palmette.reproduce import EXPERIMENTS, run
-from palmette.reproduce.l2gd import ESTIMATORS, coin, figure1
+from palmette.studies.reproduce import EXPERIMENTS, run
+from palmette.studies.reproduce.l2gd import ESTIMATORS, coin, figure1
 
 # Mean distances by our own solver before this package was written (shared notes on the paper), five seeds.
 REFERENCE = {10: (4.43, 6.11, 4.38, 3.36), 100: (0.492, 6.09, 0.490, 0.489)}

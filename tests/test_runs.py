@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import palmette
+from palmette.engines.evaluation import Scores
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.evaluation import Scores
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs import Interrupted, execute, load, make_config, resume, run
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, Folder
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from problems import regression
 from test_contract import TABLE, every_algorithm

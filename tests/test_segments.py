@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palmette.segments import SegmentMean, segment_mean
+from palmette.tree.segments import SegmentMean, segment_mean
 
 SEGMENT = torch.tensor([0, 0, 0, 1, 3, 3, 3, 3, 3, 4])  # parent 2 has no children
 DTYPES = [torch.float32, torch.float64]

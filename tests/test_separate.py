@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from palmette.algorithms import FedAvg, PerMFL
+from palmette.engines.separate import Machine, Setup, run_separately
+from palmette.engines.simulate import Simulation
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Device, State
-from palmette.separate import Machine, Setup, run_separately
-from palmette.settings import settings
-from palmette.simulate import Simulation
+from palmette.protocol.settings import settings
 from problems import regression, simulate, task_of
 from test_contract import assert_separate_is_stacked
 

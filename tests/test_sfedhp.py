@@ -13,13 +13,13 @@ from torch import Tensor
 from palmette.algorithms import algorithm
 from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks.nesterov import Nesterov, momentum
+from palmette.engines.evaluation import measure
+from palmette.engines.separate import run_separately
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged
-from palmette.evaluation import measure
 from palmette.links import Link
 from palmette.links.sparse import prune
 from palmette.runs import run
-from palmette.separate import run_separately
-from palmette.simulate import Simulation
 from problems import quadratics, regression, simulate, task_of
 from test_contract import assert_separate_is_stacked
 

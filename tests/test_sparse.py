@@ -11,14 +11,14 @@ from safetensors.torch import load
 from torch import Tensor
 
 from palmette.blocks import logcosh
+from palmette.engines.separate import run_separately
+from palmette.engines.simulate import Simulation
 from palmette.links import Link
 from palmette.links.ledger import total_payload
 from palmette.links.sparse import Sparse, density, plain, prune, published_bytes, unpack
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
-from palmette.separate import run_separately
-from palmette.settings import BatchSize, settings
-from palmette.simulate import Simulation
+from palmette.protocol.settings import BatchSize, settings
 from problems import regression, simulate, task_of
 from test_contract import assert_separate_is_stacked
 

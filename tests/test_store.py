@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+import palmette.engines.store
 import palmette.runs.config
-import palmette.store
+from palmette.engines.simulate import Simulation
+from palmette.engines.store import Store
 from palmette.errors import PalmetteError, ProtocolError
 from palmette.runs import execute, make_config, resume, run, tensors
 from palmette.runs.folder import CHECKPOINT, Folder
-from palmette.simulate import Simulation
-from palmette.store import Store
 from palmette.task import make_task
 from problems import regression, simulate, task_of
 from test_contract import TABLE, assert_same
@@ -116,7 +116,7 @@ def test_removed_files_are_gone_and_the_rows_still_there(tmp_path: Path) -> None
 
 
 def test_too_small_a_disk_is_told_before_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(palmette.store.shutil, "disk_usage", lambda path: SimpleNamespace(free=(1 << 30) + 100))
+    monkeypatch.setattr(palmette.engines.store.shutil, "disk_usage", lambda path: SimpleNamespace(free=(1 << 30) + 100))
     with pytest.raises(PalmetteError, match=r"may grow to .* set engine\.store = 'memory'"):
         Store(SIZE, INITIAL, tmp_path).prepare()
 
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 def test_written_rows_go_over_to_another_store(
     who: list[int], block: int, folder: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(palmette.store, "_BLOCK", block)
+    monkeypatch.setattr(palmette.engines.store, "_BLOCK", block)
     one, other, third = Store(SIZE, INITIAL), Store(SIZE, INITIAL, folder), Store(SIZE, INITIAL, folder, prefix="third")
     if who:
         one.write(torch.tensor(who), rows_of(len(who), 3.0), 2)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import BadInput
-from palmette.layout import Layout
-from palmette.models import MODELS
 from palmette.task import LOSSES, AddressedDropout, Task, make_task
+from palmette.task.layout import Layout
+from palmette.task.models import MODELS
 
 CPU = torch.device("cpu")
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from palmette.algorithms import PerMFL, algorithm
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.learner import curvature
 from palmette.population import make_population
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.theory import advice, check, measure, optimum, warnings_of
 from problems import quadratics, regression, simulate, task_of, tree_minimiser

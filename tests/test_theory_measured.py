@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms import AL2SGD, L2GD, L2GDCoin, SFedHP, algorithm
-from palmette.algorithms.mixing import Coins, Pulls
+from palmette.blocks.mixing import Coins, Pulls
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
-from palmette.simulate import Simulation
 from palmette.task import make_task
 from palmette.theory import Measured, check, measure, optimum
 from palmette.theory.coins import Lyapunov, one_sample

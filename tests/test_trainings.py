@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from palmette.algorithms import algorithm
-from palmette.evaluation import evaluate
+from palmette.engines.evaluation import evaluate
+from palmette.engines.simulate import Simulation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
-from palmette.simulate import Simulation
 from palmette.task import make_task
 
 Accuracies = dict[str, float]

@@ -5,12 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# Not lazy: the module of the same name would hide the decorator once it is loaded.
-from palmette.settings import settings as settings
-
 if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palmette --help` does not wait for torch
     from palmette import algorithms as algorithms
-    from palmette import models as models
     from palmette import runs as runs
     from palmette.algorithms import ALGORITHMS as ALGORITHMS
     from palmette.algorithms import FedAvg as FedAvg
@@ -19,11 +15,12 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.algorithms import PerMFL as PerMFL
     from palmette.algorithms import PFedMT as PFedMT
     from palmette.algorithms import algorithm as algorithm
+    from palmette.engines.evaluation import Scores as Scores
+    from palmette.engines.evaluation import evaluate as evaluate
+    from palmette.engines.simulate import Simulation as Simulation
     from palmette.errors import BadInput as BadInput
     from palmette.errors import Diverged as Diverged
     from palmette.errors import PalmetteError as PalmetteError
-    from palmette.evaluation import Scores as Scores
-    from palmette.evaluation import evaluate as evaluate
     from palmette.learner import Epochs as Epochs
     from palmette.links import Link as Link
     from palmette.links import Participation as Participation
@@ -35,39 +32,43 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.protocol import Node as Node
     from palmette.protocol import PerChild as PerChild
     from palmette.protocol import Replies as Replies
+    from palmette.protocol.settings import settings as settings
     from palmette.runs import Result as Result
     from palmette.runs import load as load
     from palmette.runs import resume as resume
     from palmette.runs import run as run
-    from palmette.simulate import Simulation as Simulation
     from palmette.task import Task as Task
     from palmette.task import make_task as make_task
+    from palmette.task import models as models
     from palmette.tree import Tree as Tree
 
 # The modules the names above come from.
 _HOMES = {
-    "algorithms": "algorithms ALGORITHMS FedAvg HierFAVG Local PerMFL PFedMT algorithm",
+    "algorithms": "ALGORITHMS FedAvg HierFAVG Local PerMFL PFedMT algorithm",
+    "engines.evaluation": "Scores evaluate",
+    "engines.simulate": "Simulation",
     "errors": "BadInput Diverged PalmetteError",
-    "evaluation": "Scores evaluate",
     "learner": "Epochs",
     "links": "Link Participation",
-    "models": "models",
     "population": "Population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
-    "runs": "runs Result load resume run",
-    "simulate": "Simulation",
+    "protocol.settings": "settings",
+    "runs": "Result load resume run",
     "task": "Task make_task",
     "tree": "Tree",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_MODULES = {"algorithms": "algorithms", "models": "task.models", "runs": "runs"}
+__all__ = sorted([*_HOME_OF, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"palmette.{_MODULES[name]}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'palmette' has no attribute {name!r}")
-    home = import_module(f"palmette.{_HOME_OF[name]}")
-    return home if name == _HOME_OF[name] else getattr(home, name)
+    return getattr(import_module(f"palmette.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME_OF])
+    return sorted([*globals(), *__all__])

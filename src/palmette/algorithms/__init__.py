@@ -19,7 +19,7 @@ from palmette.algorithms.pfedmt import PFedMT as PFedMT
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
 from palmette.errors import BadInput, nearest
 from palmette.protocol import Algorithm
-from palmette.settings import build
+from palmette.protocol.settings import build
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind

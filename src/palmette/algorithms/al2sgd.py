@@ -23,10 +23,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from palmette.algorithms import mixing
+from palmette.blocks import mixing
 from palmette.blocks.katyusha import katyusha
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
-from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
 _FLAT = 1e-4  # the least strong convexity assumed, as a part of the smoothness

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State
-from palmette.settings import BatchSize, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Count, Rate, settings
 
 
 @settings

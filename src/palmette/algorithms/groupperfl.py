@@ -35,7 +35,7 @@ from palmette.blocks.server_optimisers import FedAdam, Form
 from palmette.learner import Epochs
 from palmette.links.participation import Participation
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State
-from palmette.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
+from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 
 PUBLISHED = {

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State
-from palmette.settings import BatchSize, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Count, Rate, settings
 from palmette.tree import Tree
 
 

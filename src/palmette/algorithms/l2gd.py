@@ -4,7 +4,7 @@ It minimises, over one model per device,
 
     sum_ij f_ij(theta_ij) + (1 - a_i) c_ij / 2 |theta_ij - tb_i|^2 + a_i c_ij / 2 |theta_ij - tb|^2
 
-(`palmette.algorithms.mixing` says what the letters are, and how the same ``lam`` and ``gamma`` give PerMFL's minimiser). At
+(`palmette.blocks.mixing` says what the letters are, and how the same ``lam`` and ``gamma`` give PerMFL's minimiser). At
 every iteration one coin decides whether all teams average; if not, every team flips its own and either averages or lets its
 devices take a gradient step. Consecutive local steps cost no exchange. With a constant step it comes near the minimiser and
 then wanders in a ball that shrinks with ``eta``; with ``decrease`` it converges. A round is ``iterations`` iterations; at its
@@ -24,9 +24,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from palmette.algorithms import mixing
+from palmette.blocks import mixing
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
-from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
 Chance = Annotated[float, Field(ge=0, lt=1)]

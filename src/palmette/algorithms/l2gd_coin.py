@@ -15,9 +15,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from palmette.algorithms import mixing
 from palmette.algorithms.l2gd import CoinTree
-from palmette.settings import settings
+from palmette.blocks import mixing
+from palmette.protocol.settings import settings
 from palmette.tree import Tree
 
 

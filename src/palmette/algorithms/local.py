@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State
-from palmette.settings import BatchSize, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Count, Rate, settings
 from palmette.tree import Tree
 
 

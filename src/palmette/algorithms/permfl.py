@@ -22,9 +22,9 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State
-from palmette.segments import segment_mean
-from palmette.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
+from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
+from palmette.tree.segments import segment_mean
 
 PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5}
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from palmette.algorithms.permfl import MoreauTree
 from palmette.protocol import Reduce
-from palmette.settings import settings
+from palmette.protocol.settings import settings
 
 
 @settings

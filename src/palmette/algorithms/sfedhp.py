@@ -31,7 +31,7 @@ from palmette.blocks import logcosh
 from palmette.blocks.nesterov import Nesterov, momentum
 from palmette.links.sparse import Sparse, density, plain, published_bytes
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
-from palmette.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
 # Figures 2 to 5 of the paper; beta = 1, all edges aggregated.

@@ -12,10 +12,10 @@ from palmette.algorithms import PerMFL
 from palmette.bench import peer, plain
 from palmette.bench.limit import limit
 from palmette.bench.workloads import PULL, RATE, Case, pick, start_rows
+from palmette.engines.simulate import Simulation
 from palmette.learner import Learner, LocalWork
 from palmette.protocol import Device, State
-from palmette.settings import build
-from palmette.simulate import Simulation
+from palmette.protocol.settings import build
 
 Unit = Callable[[], int]
 

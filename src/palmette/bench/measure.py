@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from palmette.bench.engines import Lane
-from palmette.simulate import one_thread_inside
+from palmette.engines.simulate import one_thread_inside
 
 
 class Trial(NamedTuple):

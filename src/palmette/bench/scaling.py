@@ -10,9 +10,9 @@ from palmette.algorithms import PerMFL
 from palmette.bench.engines import Lane
 from palmette.bench.measure import Timing, measure, paired, rows
 from palmette.bench.workloads import RATE, Case, Workload
+from palmette.engines.simulate import Simulation
 from palmette.links import Link, Participation
-from palmette.settings import build
-from palmette.simulate import Simulation
+from palmette.protocol.settings import build
 
 SAMPLES = 16  # training samples of each device
 REFERENCE = 1_000  # the population that the others are compared with

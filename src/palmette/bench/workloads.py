@@ -28,7 +28,7 @@ class Workload:
 
     Attributes:
         name: What the tables call it.
-        model: A name of `palmette.models.MODELS`.
+        model: A name of `palmette.task.models.MODELS`.
         shape: Shape of one sample.
         options: Settings of the model.
         tree: Teams x devices.

@@ -1,1 +1,1 @@
-"""Mathematics that several algorithms share: pure functions of rows that know nothing of trees and messages."""
+"""Mathematics that several algorithms share: each block is written once and knows no algorithm."""

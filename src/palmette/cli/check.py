@@ -15,8 +15,8 @@ from palmette.cli.failures import one_line_errors, print_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from palmette.engines.simulate import Simulation
     from palmette.runs import RunConfig
-    from palmette.simulate import Simulation
     from palmette.theory import Check, Condition, Measured
 
 
@@ -88,7 +88,7 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
     """Return how to make the simulation of a config, and the same with the seeds that follow; the data stay."""
     import torch
 
-    from palmette.simulate import Simulation
+    from palmette.engines.simulate import Simulation
 
     people = made.population()
     task, links = made.task(people), made.links(people.tree)

@@ -15,12 +15,12 @@ import torch
 from palmette.algorithms import ALGORITHMS
 from palmette.cli.failures import say
 from palmette.errors import BadInput, nearest
-from palmette.models import MODELS
 from palmette.population import PARTITIONS, SOURCES, make_population
 from palmette.population.partition import option_names
 from palmette.population.sources import source_of
 from palmette.runs import RunConfig, make_config, read_config
 from palmette.runs.config import EngineConfig
+from palmette.task.models import MODELS
 
 _GROUPS = ("data", "model", "participation", "engine", "settings")
 _TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from palmette.algorithms import ALGORITHMS
 from palmette.cli.configure import model_keys
-from palmette.models import MODELS
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS, SOURCES
 from palmette.population.partition import option_names
-from palmette.reproduce import EXPERIMENTS
+from palmette.studies.reproduce import EXPERIMENTS
+from palmette.task.models import MODELS
 
 
 def listed(topic: str) -> list[dict[str, Any]]:

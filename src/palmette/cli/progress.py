@@ -14,13 +14,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from palmette.cli.failures import Stopped
-from palmette.evaluation import Scores
+from palmette.engines.evaluation import Scores
+from palmette.engines.simulate import Simulation
 from palmette.protocol import ModelKind
 from palmette.report import words
 from palmette.report.tables import model_style
 from palmette.runs import Interrupted, Observer, Result
 from palmette.runs.folder import CONFIG
-from palmette.simulate import Simulation
 
 _PAUSE = 1.0  # seconds between two plain lines
 _STOPPING = "stopping after this round; press Ctrl-C again to stop at once"

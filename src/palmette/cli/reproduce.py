@@ -21,7 +21,7 @@ def reproduce(
     [bold]Example:[/bold]  palmette reproduce l2gd-table1
     """
     with one_line_errors():
-        from palmette.reproduce import run
+        from palmette.studies.reproduce import run
 
         found = run(name, out=out)
         if json:

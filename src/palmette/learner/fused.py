@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from palmette.layout import Layout
 from palmette.learner import dense
 from palmette.learner.backends import Backend, LoopBackend, Objective, Stack, VmapBackend, task_loss
 from palmette.learner.batches import Lines
@@ -22,6 +21,7 @@ from palmette.learner.lowering import Link, NotFused, dense_layers, lower
 from palmette.learner.samples import Samples
 from palmette.learner.stages import Dropout, Place, Stage
 from palmette.task import Task
+from palmette.task.layout import Layout
 
 _KEPT = 4  # spaces a thread keeps for its next descents
 

@@ -19,7 +19,7 @@ from palmette.links.ledger import Traffic, total_payload
 from palmette.links.participation import Participation
 from palmette.links.sparse import Sparse, plain
 from palmette.protocol import Ask, Message, Node, PerChild, Replies
-from palmette.segments import Positions, SegmentMean
+from palmette.tree.segments import Positions, SegmentMean
 
 Absences = Callable[[int, int, Tensor, Tensor], Tensor]
 """``(round, parents' tier, exchange of each child, child numbers) -> bool``: which of those asked never answer."""

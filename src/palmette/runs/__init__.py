@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.population import Population
 from palmette.protocol import Algorithm
@@ -22,7 +23,6 @@ from palmette.runs.execute import Observer as Observer
 from palmette.runs.folder import CONFIG, Folder, claimed
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
-from palmette.simulate import Simulation
 from palmette.task import Task, make_task
 
 

@@ -13,12 +13,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from palmette.algorithms import algorithm
+from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
-from palmette.settings import NUMBER, Count
-from palmette.store import rows_bytes
+from palmette.protocol.settings import NUMBER, Count
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 

@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from palmette.engines.evaluation import Reports, Scores, measure
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.evaluation import Reports, Scores, measure
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import CONFIG, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder
 from palmette.runs.metrics import Metrics
 from palmette.runs.saving import fingerprint, save_models
-from palmette.simulate import Simulation
 from palmette.theory import advice, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from safetensors import safe_open
 from torch import Tensor
 
+from palmette.engines.store import Pieces
 from palmette.errors import BadInput, PalmetteError
 from palmette.protocol import ModelKind
 from palmette.runs import tensors as sheets
-from palmette.store import Pieces
 
 CONFIG, METRICS, TRAFFIC, TIMINGS, LOG = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json", "log.txt"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from palmette.evaluation import Reports, Scores
+from palmette.engines.evaluation import Reports, Scores
 from palmette.protocol import ModelKind, model_kind
 from palmette.tree import Tree
 

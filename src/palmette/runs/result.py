@@ -15,8 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
-from palmette.evaluation import lower_is_better
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
 from palmette.runs.folder import CONFIG, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder, model_file

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
+from palmette.engines.simulate import Simulation
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import Folder, model_file
 from palmette.runs.tensors import Chunk
-from palmette.simulate import Simulation
 
 _SAMPLED = 4096  # samples that stand for all in a run's fingerprint
 _BLOCK = 256  # devices whose models are gathered at once

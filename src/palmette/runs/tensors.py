@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.store import Pieces
+from palmette.engines.store import Pieces
 
 # In the order in which the library lays tensors out, so that each begins at a multiple of its numbers' size.
 _KINDS = {

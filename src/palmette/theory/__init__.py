@@ -11,9 +11,9 @@ from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
 from palmette.algorithms.permfl import MoreauTree
 from palmette.algorithms.sfedhp import SFedHP
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import BadInput
 from palmette.learner import Curvature, curvature
-from palmette.simulate import Simulation, one_thread_inside
 from palmette.theory.advice import advice as advice
 from palmette.theory.advice import warnings_of as warnings_of
 from palmette.theory.coins import check_coins

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
-from palmette.algorithms.mixing import Pulls
+from palmette.blocks.mixing import Pulls
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import curvature
 from palmette.protocol import Algorithm
-from palmette.simulate import Simulation, one_thread_inside
 
 
 def advice(simulation: Simulation) -> str:

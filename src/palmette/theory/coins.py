@@ -19,11 +19,11 @@ import torch
 
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
-from palmette.algorithms.mixing import Coins, Pulls
 from palmette.blocks.katyusha import katyusha
+from palmette.blocks.mixing import Coins, Pulls
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import Curvature
 from palmette.protocol import Device
-from palmette.simulate import Simulation, one_thread_inside
 from palmette.theory.advice import slack
 from palmette.theory.conditions import Check, Condition
 from palmette.tree import Tree

@@ -13,8 +13,8 @@ from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
 from palmette.algorithms.permfl import MoreauTree
 from palmette.algorithms.sfedhp import SFedHP
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
-from palmette.simulate import Simulation
 from palmette.theory.conditions import Check
 from palmette.theory.objectives import Mixed, Sparse, objective_of
 from palmette.theory.optimum import check_solvable, minimiser, start_of

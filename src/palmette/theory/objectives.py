@@ -13,13 +13,13 @@ from torch import Tensor
 
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
-from palmette.algorithms.mixing import Pulls
 from palmette.algorithms.permfl import MoreauTree
 from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks import logcosh
+from palmette.blocks.mixing import Pulls
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.learner import LocalWork
-from palmette.simulate import Simulation
 
 
 def objective_of(simulation: Simulation) -> Objective:

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import BadInput
-from palmette.simulate import Simulation, one_thread_inside
 from palmette.theory.objectives import Objective, objective_of
 
 Numbers = NDArray[np.float64]

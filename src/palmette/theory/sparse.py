@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms.sfedhp import SFedHP
+from palmette.engines.simulate import Simulation
 from palmette.learner import Curvature
-from palmette.simulate import Simulation
 from palmette.theory.conditions import Check, Condition
 from palmette.theory.objectives import Sparse
 from palmette.theory.optimum import minimiser

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
-from palmette.algorithms.mixing import Pulls
+from palmette.blocks.mixing import Pulls
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import BadInput, Diverged
-from palmette.simulate import Simulation, one_thread_inside
 from palmette.theory.coins import Lyapunov, step_of
 from palmette.theory.conditions import Check
 from palmette.theory.objectives import Mixed, Objective

@@ -18,12 +18,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from palmette import hlm
 from palmette.algorithms import algorithm
+from palmette.engines.simulate import Simulation
 from palmette.population import Population
 from palmette.report.picture import save
-from palmette.simulate import Simulation
 from palmette.task import make_task
+from palmette.theory import hlm
 from palmette.tree import Tree
 
 ESTIMATORS: dict[str, Callable[[hlm.Sample], hlm.Floats]] = {

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import Learner
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.links.sparse import plain
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Algorithm, Ask, Device, Node, Replies, State
-from palmette.simulate import Simulation, one_thread_inside
 from palmette.tree import Tree
 
 Mail = SimpleQueue[bytes | BaseException | None]

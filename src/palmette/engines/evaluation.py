@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import ProtocolError
 from palmette.protocol import Algorithm, ModelKind, model_kind
-from palmette.simulate import Simulation, one_thread_inside
 
 _DEVICES = 256  # devices whose personal models are measured at once
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.engines.store import Pieces, Store
+from palmette.engines.threads import one_thread_inside as one_thread_inside
 from palmette.errors import BadInput, Diverged
 from palmette.learner import Learner, curvature
 from palmette.links import Ledger, Link
@@ -19,9 +21,7 @@ from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.links.sparse import plain
 from palmette.population import Population
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, model_kind
-from palmette.store import Pieces, Store
 from palmette.task import Task
-from palmette.threads import one_thread_inside as one_thread_inside
 
 _GOOD = Link()
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
-from palmette.layout import Layout
-from palmette.models import MODELS
+from palmette.task.layout import Layout
+from palmette.task.models import MODELS
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 
@@ -164,7 +164,7 @@ def make_task(
     """Make a task from a model's name (or a module) and the shape and classes of the samples.
 
     Args:
-        model: A name of `palmette.models.MODELS`, or any module.
+        model: A name of `palmette.task.models.MODELS`, or any module.
         shape: Shape of one sample.
         classes: Number of classes, or ``None`` for regression.
         seed: Draws the initial weights of a named model.

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput, nearest
-from palmette.planting import Ints as Ints
-from palmette.planting import from_factors, from_links, from_mapping, refuse_huge
-from palmette.segments import segment_mean
+from palmette.tree.planting import Ints, from_factors, from_links, from_mapping, refuse_huge
+from palmette.tree.segments import segment_mean
 
 
 @dataclass(frozen=True, eq=False)

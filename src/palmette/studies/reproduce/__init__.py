@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import BadInput, nearest
-from palmette.reproduce.l2gd import coin, figure1, table1
+from palmette.studies.reproduce.l2gd import coin, figure1, table1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with M
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,7 +26,6 @@ from torch import Tensor
 from palmette import address
 from palmette.errors import BadInput
 from palmette.protocol import Ask, Device, Node, Replies, Setting, State
-from palmette.store import Store
 from palmette.tree import Tree
 
 Floats = NDArray[np.float64]
@@ -212,23 +211,12 @@ def count(counts: Tensor, fell: Tensor) -> Tensor:
     return torch.stack([raw + fell.sum(0), coalesced + (fell & ~before).sum(0), fell[-1].long()], 1)
 
 
-def exchange_counts(stores: Sequence[Store]) -> dict[str, list[int]]:
-    """Return the averages a run asked for, one number for the server and one per team.
-
-    Args:
-        stores: The stores of a simulation (`Simulation.stores`).
-
-    Returns:
-        ``between_raw``, ``between_coalesced``, ``within_raw``, ``within_coalesced``. Raw counts every average; coalesced leaves
-        out those that follow another of their kind, when the mean is still known. What really crossed the links is in
-        the ledger.
-    """
-    rows = {"between": stores[2].rows["counts"], "within": stores[1].rows["counts"]}
-    return {f"{name}_{kind}": value[:, k].tolist() for name, value in rows.items() for k, kind in enumerate(KINDS)}
-
-
 def told_counts(node: Node, state: State) -> dict[str, Tensor]:
-    """Return what a node reports of the averages it asked for, as `exchange_counts` names them; devices ask for none."""
+    """Return what a node reports of the averages it asked for; devices ask for none.
+
+    Raw counts every average; coalesced leaves out those that follow another of their kind, when the mean is still known. What
+    really crossed the links is in the ledger.
+    """
     if node.tier == 0:
         return {}
     name = "between" if node.tier == node.tree.top else "within"

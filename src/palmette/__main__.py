@@ -1,0 +1,5 @@
+"""The command line as ``python -m palmette``."""
+
+from palmette.cli.app import app
+
+app(prog_name="palmette")

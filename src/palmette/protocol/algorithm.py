@@ -1,0 +1,110 @@
+"""The base class of all algorithms: settings, and the programs of server, teams and devices."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from palmette.errors import BadInput, ProtocolError
+from palmette.protocol.messages import Replies
+from palmette.protocol.node import Device, ModelKind, Node, State
+from palmette.tree import Tree
+
+Inner = Generator[Any, Replies, tuple[Any, State]]
+Server = Generator[Any, Replies, State]
+
+
+class Algorithm(ABC):
+    """A frozen dataclass of settings whose methods are the programs of the nodes.
+
+    The row named ``"model"`` in a node's state is that node's model: the device's own (PM), the team's (TM), the global one
+    (GM). A device without such a state, or that never took part, gets its model from `adapt`; a team that never took part
+    has its parent's.
+
+    Attributes:
+        name: What users call the algorithm.
+        paper: Where it comes from.
+        flat: Whether it ignores teams and runs on the devices directly under the server.
+        tiers: The numbers of tiers it is defined for; ``None`` for any.
+        held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
+        presets: Named sets of settings.
+        by_name: Settings that may be mappings of node names, and the tier the names are of.
+        batch_size: Samples per gradient step.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    flat: ClassVar[bool] = False
+    tiers: ClassVar[tuple[int, ...] | None] = None
+    held_out: ClassVar[float] = 0.0
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    by_name: ClassVar[Mapping[str, int]] = {"alpha": 0}
+    batch_size: int | Literal["full"]
+
+    @property
+    def models(self) -> tuple[ModelKind, ...]:
+        """Which kinds of models the algorithm makes; ``"TM"`` stands for those of all inner tiers."""
+        return ("PM", "GM") if self.flat else ("PM", "TM", "GM")
+
+    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+        """Declare what a node of this tier keeps between messages: initial rows ``(width,)`` by name."""
+        return {"model": initial} if tier == tree.top else {}
+
+    def stage(self, tree: Tree, round_: int, rounds: int) -> int:
+        """Return the stage a round belongs to, for algorithms that have several."""
+        return 0
+
+    def asked_rounds(self, tree: Tree) -> int | None:
+        """Return how many rounds the settings ask for on a tree; ``None`` where they leave it to the user."""
+        return None
+
+    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
+        """Tell what the settings come to in so many rounds, by name: numbers, numbers by node name, or a sentence."""
+        return {}
+
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell numbers of one's own about nodes between rounds, one per node, from what they keep.
+
+        Whole numbers are counts, to be added up over a tier; others are averaged. ``state["model"]`` is there for every
+        node and is the model that is measured.
+        """
+        return {}
+
+    def check(self, tree: Tree) -> None:
+        """Refuse a tree the algorithm is not defined on, and names that are not in it."""
+        if self.tiers is not None and tree.tiers not in self.tiers:
+            allowed = " or ".join(map(str, self.tiers))
+            raise BadInput(f"{self.name} is defined on trees of {allowed} tiers, not {tree.tiers} ({tree})")
+        for setting, tier in self.by_name.items():
+            if isinstance(names := vars(self).get(setting), Mapping):
+                tree.check_names(tier, names, setting)
+
+    def tuned(self, curvature: Callable[[], float]) -> Algorithm:
+        """Return the algorithm with ``alpha="auto"`` replaced by its largest stable value."""
+        if vars(self).get("alpha") != "auto":
+            return self
+        return replace(self, alpha=self.stable(curvature())["alpha"])  # type: ignore[type-var]
+
+    def stable(self, curvature: float) -> dict[str, float]:
+        """Return the largest stable value of every step size, given the curvature of the devices' losses."""
+        return {}
+
+    @abstractmethod
+    def server(self, node: Node, state: State) -> Server:
+        """Run one global round at the server: a generator that yields asks and returns the new state."""
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        """Answer one message at an inner node: a generator that returns the reply and the new state."""
+        raise ProtocolError(f"{self.name} has no program for inner nodes")
+
+    @abstractmethod
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        """Answer one message at a device: return the reply and the new state."""
+
+    def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
+        """Make a device's own model from its parent's: for devices that keep none, are new or never took part."""
+        return parent

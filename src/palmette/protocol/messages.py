@@ -1,0 +1,85 @@
+"""What crosses a link: the ask of a program and the replies it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from palmette.errors import ProtocolError
+
+Reduce = Literal["mean", "samples", "stack"]
+
+
+@dataclass(frozen=True, eq=False)
+class PerChild:
+    """Rows with one line per child (in the order of `Node.child_ids`) instead of one per parent."""
+
+    rows: Tensor
+
+
+Message = Tensor | PerChild | Mapping[str, Any] | None
+"""Rows ``(n, ...)`` for a stack of n nodes, or several by name together with plain numbers, or nothing at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """What a program yields: a message for its children and how to reduce their replies.
+
+    Attributes:
+        message: Rows (one line per asking node, or `PerChild`), or a mapping of names to rows and numbers. ``None`` lets the
+            children work by themselves: nothing crosses the link and no exchange is counted.
+        to: Which nodes of the stack ask now (bool, one per node); the others wait. All by default.
+        only: Which children may be asked (bool, in the order of `Node.child_ids`); it narrows the link's participation.
+        reduce: ``"mean"`` of the children's rows, mean weighted by training ``"samples"``, or ``"stack"`` of all rows.
+        weights: Weights of the children (in the order of `Node.child_ids`) for the mean, in place of samples.
+        otherwise: What a node gets when nobody answered it: rows, or a mapping by name.
+    """
+
+    message: Message
+    to: Tensor | None = None
+    only: Tensor | None = None
+    reduce: Reduce = "mean"
+    weights: Tensor | None = None
+    otherwise: Tensor | Mapping[str, Tensor] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Replies:
+    """What came back, reduced as declared.
+
+    Attributes:
+        values: Reduced replies by name; a bare tensor's name is ``""``.
+        count: For every node of the stack, how many children answered.
+        weigh: Computes `weight`.
+        positions: With ``"stack"``: for every row, the child's position in `Node.child_ids`.
+        parents: With ``"stack"``: for every row, the position of its parent in the stack.
+    """
+
+    values: Mapping[str, Tensor]
+    count: Tensor
+    weigh: Callable[[], Tensor]
+    positions: Tensor
+    parents: Tensor
+
+    @property
+    def rows(self) -> Tensor:
+        """The reply, where children reply with one bare tensor."""
+        return self[""]
+
+    @property
+    def weight(self) -> Tensor:
+        """For every node, the sum of the weights of those who answered, where the average of those asked counts as 1."""
+        return self.weigh()
+
+    @property
+    def present(self) -> Tensor:
+        """Which nodes of the stack got any answer."""
+        return self.count > 0
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.values:
+            raise ProtocolError(f"no reply named {name!r}; there is {sorted(self.values)}")
+        return self.values[name]

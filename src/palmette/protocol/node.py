@@ -1,0 +1,129 @@
+"""Where a program runs: nodes of one tier with their children, settings and coins, and devices with their local work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette import address
+from palmette.errors import ProtocolError
+from palmette.learner import Learner, LocalWork
+from palmette.tree import Tree
+
+ModelKind = str
+"""Whose model: ``"PM"`` a device's own, ``"TM"`` its team's, ``"TM2"`` ... of inner tiers above, ``"GM"`` the global one."""
+State = Mapping[str, Tensor]
+"""What a node keeps, by name: given to its program, which returns what it keeps from then on."""
+Setting = str | float | Mapping[str, float]
+"""A number for all nodes of a tier, or one per node by name; a word such as ``"auto"`` must be resolved before use."""
+
+
+class Node:
+    """Where a program runs: the nodes of one tier that work in lockstep, a single one on a real machine.
+
+    Attributes:
+        tree: The tree the algorithm runs on.
+        tier: The nodes' tier.
+        ids: Their numbers within the tier.
+        round: The round under way, from 0.
+        rounds: How many rounds the run has in all.
+        stage: What `Algorithm.stage` says of this round.
+        seed: The run's seed, for addressed randomness.
+        child_samples: Training samples under each child, in the order of `child_ids`.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        tier: int,
+        ids: Tensor,
+        *,
+        seed: int,
+        round_: int,
+        rounds: int,
+        stage: int,
+        samples: list[Tensor],
+    ) -> None:
+        self.tree, self.tier, self.ids = tree, tier, ids
+        self.seed, self.round, self.rounds, self.stage = seed, round_, rounds, stage
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """Training samples under each node."""
+        return self._samples[self.tier][self.ids]
+
+    @property
+    def child_ids(self) -> Tensor:
+        """The numbers of all children of the stack's nodes, parent by parent."""
+        return self._children[0]
+
+    @property
+    def child_parents(self) -> Tensor:
+        """For each of `child_ids`, the position of its parent in the stack."""
+        return self._children[1]
+
+    @cached_property
+    def child_places(self) -> Tensor:
+        """The positions of all of `child_ids`."""
+        return torch.arange(self.child_ids.shape[0])
+
+    @cached_property
+    def child_count(self) -> Tensor:
+        """The number of children of each node."""
+        return torch.bincount(self.child_parents, minlength=len(self))
+
+    @property
+    def child_samples(self) -> Tensor:
+        """Training samples under each of `child_ids`."""
+        return self._samples[self.tier - 1][self.child_ids]
+
+    @cached_property
+    def _children(self) -> tuple[Tensor, Tensor]:
+        offsets = torch.from_numpy(self.tree.offsets[self.tier - 1])
+        first, size = offsets[self.ids], offsets[self.ids + 1] - offsets[self.ids]
+        parents = torch.repeat_interleave(torch.arange(len(self.ids)), size)
+        return torch.arange(len(parents)) + (first - (torch.cumsum(size, 0) - size))[parents], parents
+
+    def uniform(self, purpose: str, *parts: int) -> Tensor:
+        """Return one addressed number in [0, 1) per node (float64): a coin that falls alike on every machine."""
+        base = address.key(self.seed, purpose, self.round, self.tier, *parts)
+        return address.uniform(address.mix(base, self.ids))
+
+    def own(self, setting: Setting, like: Tensor) -> float | Tensor:
+        """Return a setting for the nodes of this stack: the number, or a column that multiplies rows like ``like``."""
+        return _pick(setting, self.tree, self.tier, self.ids, like)
+
+    def theirs(self, setting: Setting, like: Tensor) -> float | Tensor:
+        """Return a setting for the children of this stack, in the order of `child_ids`."""
+        return _pick(setting, self.tree, self.tier - 1, self.child_ids, like)
+
+
+def _pick(setting: Setting, tree: Tree, tier: int, ids: Tensor, like: Tensor) -> float | Tensor:
+    if isinstance(setting, str):
+        raise ProtocolError(f"the setting {setting!r} was not resolved to a number")
+    if not isinstance(setting, Mapping):
+        return setting
+    tree.check_names(tier, setting)
+    values = like.new_tensor([setting[name] for name in tree.names(tier)])
+    return values[ids.to(like.device)].reshape(-1, *([1] * (like.dim() - 1)))
+
+
+def model_kind(tier: int, top: int) -> ModelKind:
+    """Return what the models of a tier are called, in a tree whose server is in tier ``top``."""
+    return "PM" if tier == 0 else "GM" if tier == top else "TM" if tier == 1 else f"TM{tier}"
+
+
+class Device(Node, LocalWork):
+    """Where a device program runs: a chunk of devices with their local work (`LocalWork`: descend, gradient, loss)."""
+
+    def __init__(self, learner: Learner, exchange: Tensor, tree: Tree, ids: Tensor, **where: Any) -> None:
+        Node.__init__(self, tree, 0, ids, **where)
+        LocalWork.__init__(self, learner, ids, where["round_"], exchange)

@@ -98,13 +98,19 @@ def tree_minimiser(population: Population, pulls: list[float], weighted: bool = 
 
 
 def simulate(
-    name: str | Algorithm, population: Population, rounds: int, task: Task | None = None, **options: object
+    name: str | Algorithm,
+    population: Population,
+    rounds: int,
+    task: Task | None = None,
+    *,
+    stop: int | None = None,
+    **options: object,
 ) -> Simulation:
-    """Run an algorithm in float64 and return the simulation."""
+    """Run an algorithm in float64, to its end or to the round ``stop``, and return the simulation."""
     made = algorithm(name) if isinstance(name, str) else name
     keywords = {"dtype": torch.float64, "rounds": rounds, **options}
     simulation = Simulation(made, population, task or task_of(population), **keywords)  # type: ignore[arg-type]
-    for _ in range(rounds):
+    for _ in range(rounds if stop is None else stop):
         simulation.step()
     return simulation
 

@@ -31,6 +31,14 @@ def drawn(counts: list[int], steps: int, size: int, *, first: int = 0, seed: int
     return shuffled(where(len(counts), seed), np.array(counts), first, steps, size)
 
 
+def weights(counts: list[int], size: int, dtype: torch.dtype, *, epochs: bool = False) -> torch.Tensor | None:
+    """The weights of the first batch of devices with so many samples."""
+    count = np.array(counts)
+    return batches.Plan(where(len(counts)), count, np.zeros_like(count), size, False, epochs=epochs).weights(
+        0, 1, dtype
+    )
+
+
 def by_hand(at: int, count: int, number: int) -> int:
     """Return the position of the sample that is drawn as the given number in all, in plain whole numbers."""
     passed, within = divmod(number, count)
@@ -89,10 +97,10 @@ def test_positions_are_those_of_plain_whole_numbers_for_any_count_and_late_steps
 @given(count=st.integers(1, 19), first=st.integers(0, 50))
 def test_a_device_with_fewer_samples_than_a_batch_takes_all_of_them_at_every_step(count: int, first: int) -> None:
     found = drawn([count, 40], 3, 20, first=first)[0]
-    weight = batches.weights(np.array([count, 40]), 20, torch.float64)
+    weight = weights([count, 40], 20, torch.float64)
     assert weight is not None
     for step in found:
-        taken = step[weight[0].numpy() > 0]
+        taken = step[weight[0, 0].numpy() > 0]
         assert sorted(taken.tolist()) == list(range(count))
         assert step.max() < count
 
@@ -109,16 +117,33 @@ def test_a_device_with_one_sample_takes_it_always() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_weights_make_a_mean_over_the_real_samples(dtype: torch.dtype) -> None:
-    weight = batches.weights(np.array([1, 3, 5, 9]), 5, dtype)
+    weight = weights([1, 3, 5, 9], 5, dtype)
     assert weight is not None
     assert weight.dtype == dtype
     third = torch.tensor(1.0, dtype=dtype).div(3).item()
     fifth = torch.tensor(1.0, dtype=dtype).div(5).item()
-    assert weight.tolist() == [[1, 0, 0, 0, 0], [third, third, third, 0, 0], [fifth] * 5, [fifth] * 5]
+    assert weight.tolist() == [[[1, 0, 0, 0, 0], [third, third, third, 0, 0], [fifth] * 5, [fifth] * 5]]
 
 
 def test_full_batches_need_no_weights() -> None:
-    assert batches.weights(np.array([5, 9]), 5, torch.float32) is None
+    assert weights([5, 9], 5, torch.float32) is None
+    assert weights([5, 10], 5, torch.float32, epochs=True) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts=st.lists(st.integers(1, 60), min_size=1, max_size=4), size=st.integers(1, 20), seed=st.integers(0, 99))
+def test_an_epoch_visits_every_sample_once_and_ends_with_what_is_left(counts: list[int], size: int, seed: int) -> None:
+    count = np.array(counts)
+    made = batches.Plan(where(len(counts), seed), count, np.zeros_like(count), size, same=False, epochs=True)
+    for device, n in enumerate(counts):
+        each = -(-n // size)
+        for epoch in range(3):
+            block = made.block(epoch * each, each).view(each, len(counts), size)[:, device]
+            weight = made.weights(epoch * each, each, torch.float64)
+            share = torch.full((each, size), 1 / size) if weight is None else weight.expand(each, -1, -1)[:, device]
+            assert sorted(block[share > 0].tolist()) == list(range(n))
+            torch.testing.assert_close(share.sum(1), torch.ones(each), check_dtype=False)
+            assert (share > 0).sum(1).tolist() == [min(size, n - k * size) for k in range(each)]
 
 
 def test_batches_depend_on_the_address() -> None:

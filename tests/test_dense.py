@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from palmette.learner import Learner, LocalWork, dense
+from palmette.learner import Epochs, Learner, LocalWork, dense
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import dense_layers, lower
 from palmette.population import Population
@@ -51,12 +51,22 @@ def learner(chain: list[nn.Module], *, loss: str = "cross-entropy", few: bool = 
     return Learner(Task(nn.Sequential(*chain), loss=loss), people, batch_size=6, backend="fused", **options)
 
 
-def trained(of: Learner, batch: str = "next", steps: int = 40) -> Tensor:
+def trained(of: Learner, batch: str = "next", steps: int | Epochs = 40) -> Tensor:
     """Take more steps than are addressed at once."""
     start = of.initial() + torch.arange(4.0)[:, None] / 100
     work = LocalWork(of, torch.arange(4), 3, torch.zeros(4, dtype=torch.int64))
     with torch.no_grad():
         return work.descend(start, steps=steps, lr=0.1, pull=0.2, centre=start.flip(0), batch=batch)
+
+
+@pytest.mark.parametrize("few", [False, True], ids=["full batches", "short batches"])
+def test_epochs_in_one_call_have_the_bits_of_single_steps(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = learner(CHAINS["narrow"](5), few=few)
+    found = trained(of, steps=Epochs(9.5))
+    monkeypatch.setattr(dense, "compiled", lambda: dense.descend)
+    assert torch.equal(found, trained(of, steps=Epochs(9.5)))
+    monkeypatch.setattr("palmette.learner.fused.Space.alone", lambda space, samples: False)
+    assert torch.equal(found, trained(of, steps=Epochs(9.5)))
 
 
 @pytest.mark.parametrize("batch", ["next", "same", "full"])

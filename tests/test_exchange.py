@@ -548,3 +548,14 @@ def test_a_setting_by_name_must_name_every_node_and_no_other() -> None:
         team_node().own({"team-0": 1.0, "team-1": 2.0}, MESSAGE)
     with pytest.raises(BadInput, match="no node 'team-9' in tier 1"):
         team_node().own({"team-9": 1.0}, MESSAGE)
+
+
+@pytest.mark.parametrize("reduce", ["median", "Mean", "", 42, None])
+def test_an_unknown_reduction_is_refused_at_once_with_the_words_there_are(reduce: Any) -> None:
+    with pytest.raises(ProtocolError, match=r"Ask\(reduce=.*'mean', 'samples', 'stack'"):
+        Ask(MESSAGE, reduce=reduce)
+
+
+def test_weights_that_a_stack_would_ignore_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="a stack of replies has no weights"):
+        Ask(MESSAGE, reduce="stack", weights=torch.ones(6))

@@ -76,6 +76,17 @@ def test_a_server_that_nobody_answered_takes_no_step() -> None:
     assert bool((moments["first"][1] == 0).all())
 
 
+@pytest.mark.parametrize(("silent", "tier"), [(1, 2), (5, 1)], ids=["stage 1", "stage 2"])
+def test_a_round_in_which_nobody_answers_moves_no_model_and_no_moment(silent: int, tier: int) -> None:
+    population = regression([3, 2])
+    gone = Link(absences=lambda round_, at, exchange, children: torch.full((len(children),), round_ == silent))
+    method = GroupFL(passes=4, group_passes=3, batch_size="full", weight_decay=0.5)
+    before, after = (simulate(method, population, 7, links={0: gone}, stop=stop) for stop in (silent, silent + 1))
+    for name, rows in before.stores[tier].rows.items():
+        assert torch.equal(rows, after.stores[tier].rows[name]), name
+    assert bool((after.stores[tier].rows["steps"] > 0).all())
+
+
 # -- by hand -----------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +113,7 @@ def test_stages_one_and_two_by_hand() -> None:
     hand = ByHand(population)
     method = GroupFL(passes=4, group_passes=3, **FULL)
     assert method.plan(population.tree) == Plan(4, (3, 3, 3), 1, (1, 1, 1))
-    simulation = simulate(method, population, 7)
+    simulation = simulate(method, population, 7, held_out=0.0)
     x = hand.fit(torch.zeros(3, dtype=torch.float64), list(range(9)), 4, 0.05)
     torch.testing.assert_close(simulation.model(), x, atol=1e-12, rtol=0)
     groups = [hand.fit(x, list(population.tree.children(1, i)), 3, 0.03) for i in range(3)]
@@ -118,7 +129,7 @@ def test_the_first_stage_of_every_method_is_the_same_bit_for_bit() -> None:
     for kind in (FL, PerFL, GroupFL, GroupPerFL):
         method = kind(**given)
         total = method.plan(population.tree).rounds
-        simulation = Simulation(method, population, task_of(population), rounds=total, held_out=0.25)
+        simulation = Simulation(method, population, task_of(population), rounds=total)
         for _ in range(total):
             simulation.step()
         runs.append(simulation.model())  # stage 2 leaves it alone
@@ -209,7 +220,7 @@ def test_a_group_that_missed_the_global_model_gets_it_later_and_starts_from_it()
     population = regression([3, 3])
     lost = Link(absences=lambda round_, tier, exchange, children: (children == 1) & (round_ == 2))
     method = GroupFL(passes=2, group_passes=3, **FULL)
-    cut = simulate(method, population, 5, links={1: lost})
+    cut = simulate(method, population, 5, links={1: lost}, held_out=0.0)
     x = cut.model()
     hand = ByHand(population)
     teams = cut.team_models()
@@ -271,7 +282,7 @@ def test_no_stage_looks_at_test_data() -> None:
 def test_without_held_out_samples_the_training_loss_decides() -> None:
     population = regression([2, 2], dimension=2)
     method = PerFL(passes=1, rates=(1e-9, 0.3), tune_epochs=20, **FULL)
-    simulation = simulate(method, population, 1)
+    simulation = simulate(method, population, 1, held_out=0.0)
     moved = simulation.device_models(torch.arange(4)) - simulation.model()
     assert bool((moved.norm(dim=1) > 0.01).all())
 

@@ -229,6 +229,18 @@ def test_stale_teams_as_published_count_with_their_last_model() -> None:
     assert torch.equal(fresh.model(), fresh.stores[1].rows["model"][latest])
 
 
+def test_stale_teams_of_pfedmt_count_by_their_samples() -> None:
+    population = regression([1, 3, 2])  # teams of one, three and two times as many samples
+    gone = Link(absences=lambda round_, tier, exchange, children: (children == 1) & (round_ == 1))
+    method = algorithm("pfedmt", batch_size="full", as_published=["stale-teams"])
+    simulation = simulate(method, population, 2, links={1: gone})
+    w = simulation.stores[1].rows["model"]
+    assert simulation.stores[1].last.tolist() == [1, 0, 1]
+    expected = (w * torch.tensor([[1.0], [3.0], [2.0]]).double()).sum(0) / 6
+    torch.testing.assert_close(simulation.model(), expected, atol=1e-14, rtol=0)
+    assert not torch.allclose(simulation.model(), w.mean(0), atol=1e-3)
+
+
 def test_published_preset_and_what_overrides_it() -> None:
     method = algorithm("permfl", preset="published", lam=2.0)
     assert (method.alpha, method.eta, method.beta, method.gamma, method.lam) == (0.01, 0.03, 0.6, 1.5, 2.0)

@@ -27,7 +27,7 @@ def test_scaffold_with_half_of_the_devices_agrees_with_numpy() -> None:
     simulation = simulate(Scaffold(), population, 4, links={0: Link(half)})
     n, d = population.devices, 3
     x, c, own = np.zeros(d), np.zeros(d), np.zeros((n, d))
-    everybody = torch.arange(n)
+    everybody = torch.from_numpy(population.tree.addresses[0])
     for t in range(4):
         drawn = half.draw(
             everybody,
@@ -62,18 +62,19 @@ def test_async_l2gd_agrees_with_numpy_and_local_steps_cost_no_exchange() -> None
     for t in range(rounds):
         for i in range(method.iterations):
 
-            def coins(purpose: str, tier: int, size: int, t: int = t, i: int = i) -> Floats:
+            def coins(purpose: str, tier: int, t: int = t, i: int = i) -> Floats:
                 base = address.key(0, purpose, t, tier, i)
-                return address.uniform(address.mix(base, torch.arange(size))).numpy()
+                nodes = torch.from_numpy(population.tree.addresses[tier])
+                return address.uniform(address.mix(base, nodes)).numpy()
 
             mean = np.stack([theta[team == j].mean(0) for j in range(3)])[team]
-            if coins("between", 2, 1)[0] < method.between:
+            if coins("between", 2)[0] < method.between:
                 gain = method.eta * method.c / method.between
                 b = method.tau * (1 - method.a)
                 theta = (1 - gain * (method.a + b)) * theta + gain * (method.a * theta.mean(0) + b * mean)
                 gatherings += 1
                 continue
-            meet = coins("within", 1, 3) < method.within
+            meet = coins("within", 1) < method.within
             meetings += int(meet.sum())
             s = method.eta * method.c * (1 - method.tau) * (1 - method.a) / ((1 - method.between) * method.within)
             lr = method.eta / ((1 - method.between) * (1 - method.within))
@@ -106,7 +107,7 @@ def test_fedamp_gives_every_device_its_own_cloud_model() -> None:
         new = theta.copy()
         took_part = 0
         drawn = Participation("fraction", 0.5).draw(
-            torch.arange(6),
+            torch.from_numpy(population.tree.addresses[0]),
             torch.zeros(6, dtype=torch.int64),
             seed=0,
             tier=1,

@@ -46,11 +46,23 @@ def test_the_defaults_of_permfl_are_those_promised() -> None:
     assert {name: getattr(made, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize("name", ["permfl", "pfedmt"])
-def test_the_published_preset_sets_the_published_steps_and_leaves_the_rest(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "steps", "pulls", "often"),
+    [("permfl", (0.01, 0.03, 0.6), (1.5, 0.5), (10, 20)), ("pfedmt", (0.01, 0.03, 1.0), (0.1, 15.0), (30, 20))],
+)
+def test_the_published_preset_is_that_of_the_algorithms_own_paper(
+    name: str, steps: tuple[float, ...], pulls: tuple[float, ...], often: tuple[int, ...]
+) -> None:
     made: Any = algorithm(name, preset="published")
-    assert (made.alpha, made.eta, made.beta, made.gamma, made.lam) == (0.01, 0.03, 0.6, 1.5, 0.5)
-    assert (made.team_steps, made.local_steps, made.batch_size) == (10, 20, 20)
+    assert (made.alpha, made.eta, made.beta) == steps
+    assert (made.gamma, made.lam) == pulls
+    assert (made.team_steps, made.local_steps, made.batch_size) == (*often, 20)
+
+
+def test_the_single_coin_has_the_published_donors_preset() -> None:
+    made: Any = algorithm("l2gd-coin", preset="published")
+    assert (made.between, made.eta, made.lam) == (0.1, 0.001, 1.36)
+    assert made.gamma * 5898 == pytest.approx(0.01)  # a cluster's own pull, shared out over its clients
 
 
 def test_single_settings_override_a_preset() -> None:

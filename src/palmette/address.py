@@ -1,16 +1,19 @@
 """Addressed randomness: every random number is a function of *where* it is used, never of when.
 
-A number's address is ``(seed, purpose, round, exchange, tier, node, ...)``. Nothing is drawn from a shared stream, so the
-number of threads, the order of arrival and what other algorithms do change nothing. Scalars of an address are folded
-into a 64-bit key in plain Python (`key`); the last parts (nodes, steps) are vectors and are mixed in with a counter hash
-(`mix`) that runs on whole tensors at once.
+A number's address is ``(seed, purpose, round, exchange, tier, node, ...)``, where a node has an address of its own that stays
+when other nodes come and go (`palmette.tree.Tree.addresses`). Nothing is drawn from a shared stream, so the number of
+threads, the order of arrival and what other algorithms do change nothing. Scalars of an address are folded into a 64-bit key
+in plain Python (`key`); the last parts (nodes, steps) are vectors and are mixed in with a counter hash (`mix`) that runs on
+whole tensors at once.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -56,6 +59,12 @@ def mix(base: int | Tensor, counter: Tensor) -> Tensor:
     value = (value ^ _shift(value, 30)) * _signed(_M1)
     value = (value ^ _shift(value, 27)) * _signed(_M2)
     return value ^ _shift(value, 31)
+
+
+def of_names(names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return one 64-bit number for each name: the address of the node of that name."""
+    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8, person=b"node").digest() for name in names)
+    return np.frombuffer(digests, dtype="<i8").astype(np.int64)
 
 
 def below(bits: Tensor, limit: int | Tensor) -> Tensor:

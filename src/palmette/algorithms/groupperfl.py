@@ -12,9 +12,10 @@ group: the draw is addressed, so every team works it out for its own and nothing
 narrows it further. A smaller group is done with stage 2 before the largest. During stage 1 a team's model is the global one
 it last received.
 
-Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples (a quarter of
-them, or ``engine.held_out``), one that holds out none by its training loss. The paper does not say how it chose, nor
-whether Adam's moments start anew in stage 2; here they do.
+Stage 3 is `adapt`. Each client chooses its rate from ``rates`` by the loss on its held-out training samples, one that holds
+out none by its training loss. All four methods hold out the same quarter of every client's training samples
+(``engine.held_out`` sets another share, 0 none), so that stages 1 and 2 are the same training in all of them. The paper does
+not say how it chose, nor whether Adam's moments start anew in stage 2; here they do.
 
 Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.
 """
@@ -50,6 +51,7 @@ class Staged(Algorithm):
 
     paper: ClassVar[str] = "Liu, Hui, Peng: Group Personalized Federated Learning"
     tiers: ClassVar[tuple[int, ...]] = (3,)
+    held_out: ClassVar[float] = 0.25  # of all four, so that what they have in common is the same training
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
     grouped: ClassVar[bool]
     personal: ClassVar[bool]
@@ -135,7 +137,7 @@ class Staged(Algorithm):
         pools = parents if stage == 2 else torch.zeros_like(parents)
         count = int(pools.max()) + 1
         return Participation("pass", self.clients).draw(
-            torch.arange(len(pools)),
+            torch.from_numpy(node.tree.addresses[0]),
             pools,
             seed=node.seed,
             tier=node.tree.top + stage,  # an address of its own, apart from the links' draws
@@ -227,7 +229,6 @@ class FL(Staged):
 class PerFL(Staged):
     """Federated learning, then local epochs on every client."""
 
-    held_out: ClassVar[float] = 0.25
     name: ClassVar[str] = "perfl"
     grouped: ClassVar[bool] = False
     personal: ClassVar[bool] = True
@@ -246,7 +247,6 @@ class GroupFL(Staged):
 class GroupPerFL(Staged):
     """Federated learning over all, then inside every group, then local epochs on every client."""
 
-    held_out: ClassVar[float] = 0.25
     name: ClassVar[str] = "groupperfl"
     grouped: ClassVar[bool] = True
     personal: ClassVar[bool] = True

@@ -8,11 +8,15 @@ Sourasekhar Banerjee, Alp Yurtsever, Monowar Bhuyan: Personalized Multi-tier Fed
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from palmette.algorithms.permfl import MoreauTree
 from palmette.protocol import Reduce
 from palmette.protocol.settings import settings
+
+# The convex experiments; T is 600 or 100, the batch size is not told.
+PUBLISHED = {"team_steps": 30, "local_steps": 20, "alpha": 0.01, "eta": 0.03, "beta": 1.0, "gamma": 0.1, "lam": 15.0}
 
 
 @settings
@@ -21,4 +25,5 @@ class PFedMT(MoreauTree):
 
     name: ClassVar[str] = "pfedmt"
     paper: ClassVar[str] = "Banerjee, Yurtsever, Bhuyan: Personalized Multi-tier Federated Learning (pFedMT)"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
     reduce: ClassVar[Reduce] = "samples"

@@ -3,8 +3,9 @@
 A device goes through its training samples in shuffled passes. The order of a pass is ``position -> (a * position + b) mod
 n``, where ``a`` is a large prime and ``b`` an offset, both picked by the hash of the pass's address. A prime above ``n``
 shares no factor with it, so every sample comes once per pass; the samples themselves lie in an order that was shuffled
-when the population was split. A batch that reaches the end of a pass goes on into the next one, so all batches have one
-size. A device with fewer samples than a batch takes all of them at every step.
+when the population was split. Where steps are counted, a batch that reaches the end of a pass goes on into the next one, so
+all batches have one size. Where epochs are counted, a pass ends with a batch of what is left, so an epoch visits every sample
+once. A device with fewer samples than a batch takes all of them at every step.
 
 The arithmetic runs on the host, for many steps at once. What is one number per device and step is computed in numpy, whose
 small calls cost a fraction of torch's (`lines`); what is one per sample, in torch (`positions`), which also runs inside the
@@ -89,7 +90,9 @@ class Lines(NamedTuple):
     given: Tensor
 
 
-def lines(address: Address, count: Counts, first: Counts, begin: int, steps: int, size: int) -> Lines:
+def lines(
+    address: Address, count: Counts, first: Counts, begin: int, steps: int, size: int, epochs: bool = False
+) -> Lines:
     """Return the batches of the steps ``begin .. begin + steps - 1``.
 
     Args:
@@ -98,12 +101,14 @@ def lines(address: Address, count: Counts, first: Counts, begin: int, steps: int
         first: Each device's first sample.
         begin: First step wanted.
         steps: How many steps.
-        size: Batch size; a device with fewer samples goes through them again, and `weights` cuts that off.
+        size: Batch size; a batch that has fewer samples goes through some again, and `Plan.weights` cuts that off.
+        epochs: Whether a pass ends with a batch of what is left, or its last batch goes on into the next pass.
     """
     n, inside, device = np.maximum(count, size), np.arange(size), np.arange(len(count))
-    drawn = np.arange(begin, begin + steps)[:, None] * size
-    passes = drawn // n
-    within, early = drawn - passes * n, passes[0].copy()
+    step = np.arange(begin, begin + steps)[:, None]
+    each = -(-n // size)
+    passes = step // each if epochs else step * size // n
+    within, early = (step - passes * each) * size if epochs else step * size - passes * n, passes[0].copy()
     passes -= early
     late = int((passes[-1] + (within[-1] + size > n)).max())
     table = mix(address, early + np.arange(late + 1)[:, None])
@@ -115,6 +120,8 @@ def lines(address: Address, count: Counts, first: Counts, begin: int, steps: int
     if small.any():
         slope[:, small], start[:, small] = 1, 0
     bent, given = np.nonzero((within + size > n).ravel())[0], np.zeros((0, size), np.int64)
+    if epochs:
+        bent = bent[:0]
     if len(bent):
         step, row = np.divmod(bent, len(n))
         beyond, after = inside - (n[row] - within[step, row])[:, None], passes[step, row] + 1
@@ -146,14 +153,6 @@ def positions(
     return result.flatten(1)
 
 
-def weights(count: Counts, size: int, dtype: torch.dtype) -> Tensor | None:
-    """Return each sample's weight ``(n, size)`` in its batch mean, or ``None`` when every batch is full."""
-    if (count >= size).all():
-        return None
-    real = torch.from_numpy(np.minimum(count, size))[:, None]
-    return (torch.arange(size) < real).to(dtype) / real.to(dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The batches of one descent of some devices.
@@ -164,6 +163,7 @@ class Plan:
         first: Each device's first sample.
         size: Batch size.
         same: Whether every step takes the first step's batch.
+        epochs: Whether every pass ends with a batch of what is left.
         whole: Whether that batch is all of a device's samples, in their order.
     """
 
@@ -172,6 +172,7 @@ class Plan:
     first: Counts
     size: int
     same: bool
+    epochs: bool = False
     whole: bool = False
 
     def take(self, rows: Any) -> Plan:
@@ -185,8 +186,27 @@ class Plan:
             none = np.zeros((0, self.size), np.int64)
             return _lines(rows + 1, rows, self.count, self.first, none[:, 0], none)
         step, steps = (0, 1) if self.same else (step, steps)
-        return lines(self.address, self.count, self.first, step, steps, self.size)
+        return lines(self.address, self.count, self.first, step, steps, self.size, self.epochs)
 
     def block(self, step: int, steps: int) -> Tensor:
         """Return the samples ``(steps, n * size)`` of consecutive steps; a plan of the same batch has one step."""
         return positions(*self.lines(step, steps), self.size)
+
+    @property
+    def full(self) -> bool:
+        """Whether every batch has as many samples as the batch size says."""
+        return bool(((self.count % self.size == 0) if self.epochs else (self.count >= self.size)).all())
+
+    def weights(self, step: int, steps: int, dtype: torch.dtype) -> Tensor | None:
+        """Return each sample's weight in the mean of its batch; ``None`` when every batch of the plan is full.
+
+        It is ``(steps, n, size)`` for consecutive steps, or ``(1, n, size)`` where all steps weigh alike.
+        """
+        if self.full:
+            return None
+        real = np.minimum(self.count, self.size)[None]
+        if self.epochs:
+            place = np.arange(step, step + steps)[:, None] % -(-self.count // self.size)
+            real = np.minimum(self.count - place * self.size, self.size)
+        filled = torch.from_numpy(real)[:, :, None]
+        return (torch.arange(self.size) < filled).to(dtype) / filled.to(dtype)

@@ -170,7 +170,7 @@ def descend(
         lines: Which samples each step takes, as `palmette.learner.batches.Lines` of some steps after the other; the last
             step told of serves all further ones.
         steps: Number of steps.
-        share: Factor ``(n, batch, 1)`` of each sample.
+        share: Factor ``(steps, n, batch, 1)`` of each sample in each step; the last one serves all further steps.
         loss: The loss.
         beta: Factor of the rows.
         alpha: Factor of the gradients.
@@ -191,8 +191,11 @@ def descend(
         for now in range(index.size(0)):
             gather(source, index[now], affine, rows)
             last = block == len(lines) - 1 and now == index.size(0) - 1
+            own = share
+            if share is not None:
+                own = share[min(steps - left, share.size(0) - 1)]
             for _ in range(left if last else 1):
-                step(x, targets[now], share, weights, biases, kinds, one, loss, beta, alpha)
+                step(x, targets[now], own, weights, biases, kinds, one, loss, beta, alpha)
                 if centre is not None:
                     flat.add_(pulled, alpha=pull)
                 left -= 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palmette import address
-from palmette.learner.batches import Plan, weights
+from palmette.learner.batches import Plan
 from palmette.learner.fused import FusedBackend, Space
 from palmette.learner.samples import Samples
 
@@ -114,7 +114,7 @@ def _run(
     if begin == end or not len(rows):
         return rows.clone()
     lr, pull = float(update.lr), float(update.pull)
-    weight = weights(plan.count, plan.size, rows.dtype)
+    weight = plan.weights(begin, end - begin, rows.dtype)
     if weight is not None:
         weight = weight.to(rows.device)
     beta, alpha = 1 - lr * (pull + update.l2), -lr if weight is not None else -lr / plan.size
@@ -126,7 +126,8 @@ def _run(
     space.load(rows, pulled)
     for step, x, y in _batches(samples, space, plan, len(rows), begin, end):
         masks = None if dropout is None else address.mix(dropout, torch.full((), step, device=rows.device))
-        space.step(x, y, weight, masks, beta, alpha, lr * pull)
+        share = None if weight is None else weight[min(step - begin, len(weight) - 1)]
+        space.step(x, y, share, masks, beta, alpha, lr * pull)
     return space.store()
 
 

@@ -155,7 +155,7 @@ class Space:
             centre: Rows they are pulled to.
             lines: The batches; the last one serves all further steps.
             steps: Number of steps.
-            weight: As in `step`, and so are the others.
+            weight: As in `step`, one for every step, of which the last serves all further ones; so are the others.
             beta: What becomes of the parameters.
             alpha: Factor of the gradients.
             pull: Factor of the centre.
@@ -168,7 +168,7 @@ class Space:
             *(
                 [list(told) for told in lines],
                 steps,
-                None if weight is None else weight[:, :, None],
+                None if weight is None else weight.unsqueeze(3),
                 self._loss,
                 beta,
                 alpha,
@@ -242,6 +242,8 @@ class FusedBackend:
     name = "fused"
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
+        if task.frozen:
+            raise NotFused(f"parameter {min(task.frozen)} is frozen")
         self._task = task
         self._links = lower(task.replica(training=True, dtype=dtype, device=device))
         if unknown := {name for link in self._links for name in link.names} - set(task.layout.names):

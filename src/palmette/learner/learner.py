@@ -6,6 +6,7 @@ import math
 from functools import cached_property, lru_cache
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +66,7 @@ class Learner:
         self.dtype, self.device = dtype, torch.device(device)
         self.held_out = population.held_out(held_out) if held_out else torch.zeros_like(population.train)
         self.samples = population.train - self.held_out
+        self.addresses = population.tree.addresses[0].view(np.uint64)
         self.data = Samples(population, dtype, self.device, memory)
         probe = torch.arange(min(2, len(population.x)), device=self.device)
         x, y = self.data.features(probe), self.data.targets(probe)

@@ -34,7 +34,7 @@ _key = lru_cache(maxsize=256)(address.key)
 
 @dataclass(frozen=True)
 class Epochs:
-    """A number of steps given as passes over each device's own training samples."""
+    """A number of steps given as passes over each device's own training samples; a pass visits every sample once."""
 
     passes: float
 
@@ -94,7 +94,7 @@ class LocalWork:
         learner, backend = self._learner, self._learner.backend
         update = Update(lr, pull, centre, extra, learner.task.l2)
         wanted, call = self._wanted(steps, batch), self._next()
-        plan = self._plan(batch, call)
+        plan = self._plan(batch, call, epochs=isinstance(steps, Epochs))
         if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
             dropout = self._dropout(call) if backend.has_dropout else None
             with self._blame(self.ids):
@@ -130,7 +130,8 @@ class LocalWork:
                 value -= take(rates[name], which) * gradients[name]
 
         wanted, call = self._wanted(steps, batch), self._next()
-        return self._walk(objective, rows, wanted, self._plan(batch, call), call, change)
+        plan = self._plan(batch, call, epochs=isinstance(steps, Epochs))
+        return self._walk(objective, rows, wanted, plan, call, change)
 
     def gradient(self, rows: Tensor, batch: BatchKind = "full") -> Tensor:
         """Return the gradient of every row on a batch of its own device."""
@@ -149,7 +150,7 @@ class LocalWork:
         call, l2 = self._next(), self._learner.task.l2
         which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
         plan, ids = self._plan(batch, call), self._ids_of(which)
-        samples = None if plan is None else self._gather(plan, self._on_device(plan.block(0, 1)[0]), which)
+        samples = None if plan is None else self._gather(plan, 0, self._on_device(plan.block(0, 1)[0]), which)
         masks = take(self._masks(call, 0), which)
 
         def gradient(rows: Tensor) -> Tensor:
@@ -206,7 +207,7 @@ class LocalWork:
 
     def _address(self, purpose: str, call: int) -> batches.Address:
         base = np.array([_key(self._learner.seed, purpose, self.round, call)], dtype=np.uint64)
-        return batches.mix(batches.mix(base, self._exchange), self._ids)
+        return batches.mix(batches.mix(base, self._exchange), self._learner.addresses[self._ids])
 
     def _dropout(self, call: int) -> Tensor:
         return self._on_device(torch.from_numpy(self._address("dropout", call).view(np.int64)))
@@ -222,15 +223,15 @@ class LocalWork:
     def _ids_of(self, which: Tensor | None) -> Tensor:
         return self.ids if which is None else self.ids[which.cpu()]
 
-    def _plan(self, batch: BatchKind, call: int) -> batches.Plan | None:
+    def _plan(self, batch: BatchKind, call: int, *, epochs: bool = False) -> batches.Plan | None:
         """Fix the batches of a call; ``None`` for all samples where they are too many to take at once."""
         size, most = self._size(batch), int(self._count.max())
         if size is None and most > _FULL:
             return None
         whole = size is None
         size = most if size is None else min(size, most)
-        address = self._address("batches", call)
-        return batches.Plan(address, self._count, self._first, size, same=whole or batch == "same", whole=whole)
+        address, same = self._address("batches", call), whole or batch == "same"
+        return batches.Plan(address, self._count, self._first, size, same, epochs=epochs and not same, whole=whole)
 
     # -- steps of any backend ------------------------------------------------------------------------------------------
 
@@ -254,7 +255,7 @@ class LocalWork:
                 index = self._on_device(plan.block(step, min(_STEPS, total - step)))
             samples = None
             if plan is not None and index is not None:
-                samples = self._gather(plan, index[0 if plan.same else step % _STEPS], which)
+                samples = self._gather(plan, step, index[0 if plan.same else step % _STEPS], which)
             masks = take(self._masks(call, step), which)
             part = rows if which is None else {name: value[which] for name, value in rows.items()}
             change(part, self._gradients(objective, part, self._ids_of(which), samples, masks), which)
@@ -289,12 +290,12 @@ class LocalWork:
                 total[name][active] += value
         return total
 
-    def _gather(self, plan: batches.Plan, index: Tensor, which: Tensor | None) -> Gathered:
+    def _gather(self, plan: batches.Plan, step: int, index: Tensor, which: Tensor | None) -> Gathered:
         """Return the samples of one step for some devices."""
-        count = plan.count if which is None else plan.count[which.cpu().numpy()]
-        weight = batches.weights(count, plan.size, self._learner.dtype)
+        some = plan if which is None else plan.take(which.cpu().numpy())
+        weight = some.weights(step, 1, self._learner.dtype)
         x, y = self._take(take(index.view(len(self.ids), plan.size), which))
-        return x, y, None if weight is None else self._on_device(weight)
+        return x, y, None if weight is None else self._on_device(weight[0])
 
     def _take(self, where: Tensor) -> tuple[Tensor, Tensor]:
         data, flat = self._learner.data, where.reshape(-1)

@@ -43,14 +43,20 @@ class Link:
         if not 0 <= self.loss < 1:
             raise BadInput(f"loss must be at least 0 and below 1, not {self.loss}")
 
-    def lost(self, seed: int, round_: int, tier: int, exchange: Tensor, children: Tensor) -> Tensor:
-        """Return which of the asked children never answer (bool)."""
-        gone = torch.zeros(len(children), dtype=torch.bool)
+    def lost(self, node: Node, exchange: Tensor, asked: Tensor) -> Tensor:
+        """Return which of the asked children of a stack never answer (bool).
+
+        Args:
+            node: The asking stack.
+            exchange: For each asked child, the number of its parent's exchange within the round.
+            asked: Their positions in `Node.child_ids`.
+        """
+        gone = torch.zeros(len(asked), dtype=torch.bool)
         if self.loss:
-            base = address.mix(address.key(seed, "loss", round_, tier), exchange)
-            gone |= address.uniform(address.mix(base, children)) < self.loss
+            base = address.mix(address.key(node.seed, "loss", node.round, node.tier), exchange)
+            gone |= address.uniform(address.mix(base, node.child_addresses[asked])) < self.loss
         if self.absences is not None:
-            gone |= self.absences(round_, tier, exchange, children)
+            gone |= self.absences(node.round, node.tier, exchange, node.child_ids[asked])
         return gone
 
 
@@ -136,7 +142,7 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     if link.participation.kind != "all" or asking is not None or ask.only is not None:
         asked = there = _asked(node, ask, link, asking, number, turn)
     if link.loss or link.absences is not None:
-        there = asked[~link.lost(node.seed, node.round, node.tier, number[parents[asked]], children[asked])]
+        there = asked[~link.lost(node, number[parents[asked]], asked)]
     here, ids = (parents, children) if there is node.child_places else (parents[there], children[there])
     reduction = _Reduction(node, ask, asked, there)
     if ids.shape[0]:
@@ -152,7 +158,7 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
 def _asked(node: Node, ask: Ask, link: Link, asking: Tensor | None, number: Tensor, turn: Tensor) -> Tensor:
     """Return which children are asked: drawn by the link, narrowed by the program."""
     chosen = link.participation.draw(
-        node.child_ids,
+        node.child_addresses,
         node.child_parents,
         seed=node.seed,
         tier=node.tier,

@@ -71,7 +71,7 @@ class Participation:
         """Return which children take part (bool).
 
         Args:
-            children: Numbers of the children, parent by parent.
+            children: Addresses of the children, parent by parent.
             parents: For each child, the position of its parent.
             seed: The run's seed.
             tier: The parents' tier.

@@ -44,8 +44,8 @@ def pack(
 ) -> Packed:
     """Check the samples, split every device's own and sort them by device.
 
-    A sample's place within its device is drawn from (seed, device, its rank among the device's samples), so a device
-    that knows only its own samples finds the same split.
+    A sample's place within its device is drawn from (seed, the device's address, its rank among the device's samples), so a
+    device that knows only its own samples finds the same split, whoever else is in the tree.
 
     Args:
         tree: The tree whose devices the samples belong to.
@@ -72,7 +72,7 @@ def pack(
         # The tiny addend keeps a product like 0.9 * 10 from being cut to 8.
         train = torch.floor((1 - test) * total.double() + 1e-9).long().clamp_min(1).minimum(total)
     _check_counts(tree, total, train, limit)
-    order = _order(device, flags, seed, tree.devices)
+    order = _order(device, flags, seed, torch.from_numpy(tree.addresses[0]))
     if limit is not None:
         first = (total.cumsum(0) - total).repeat_interleave(total)
         rank = torch.arange(len(order)) - first
@@ -120,13 +120,13 @@ def first_row(values: Tensor, bad: Callable[[Tensor], Tensor]) -> int | None:
     return None
 
 
-def _order(device: Tensor, flags: Tensor | None, seed: int, devices: int) -> Tensor:
+def _order(device: Tensor, flags: Tensor | None, seed: int, addresses: Tensor) -> Tensor:
     """Return the samples' order: by device, then training before test where flagged, then by hash."""
     by_device = torch.argsort(device, stable=True)
     owner = device[by_device]
-    total = torch.bincount(owner, minlength=devices)
+    total = torch.bincount(owner, minlength=len(addresses))
     rank = torch.arange(len(owner)) - (total.cumsum(0) - total)[owner]
-    bits = address.mix(address.mix(address.key(seed, "split"), owner), rank)
+    bits = address.mix(address.mix(address.key(seed, "split"), addresses)[owner], rank)
     group = owner if flags is None else owner * 2 + flags[by_device]
     # One sort of one integer: the group in the high half, 32 bits of the hash in the low one, whatever the number of
     # devices. The sort is stable, so two equal hashes still have a defined order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -44,6 +44,13 @@ class Ask:
     reduce: Reduce = "mean"
     weights: Tensor | None = None
     otherwise: Tensor | Mapping[str, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reduce, str) or self.reduce not in get_args(Reduce):
+            words = ", ".join(map(repr, get_args(Reduce)))
+            raise ProtocolError(f"Ask(reduce={self.reduce!r}): replies can be reduced by {words}")
+        if self.weights is not None and self.reduce == "stack":
+            raise ProtocolError("Ask(weights=..., reduce='stack'): a stack of replies has no weights; leave them out")
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,16 @@ class Node:
         """Training samples under each node."""
         return self._samples[self.tier][self.ids]
 
+    @cached_property
+    def addresses(self) -> Tensor:
+        """The nodes' own addresses, under which their random numbers are drawn."""
+        return torch.from_numpy(self.tree.addresses[self.tier])[self.ids]
+
+    @cached_property
+    def child_addresses(self) -> Tensor:
+        """The addresses of all of `child_ids`."""
+        return torch.from_numpy(self.tree.addresses[self.tier - 1])[self.child_ids]
+
     @property
     def child_ids(self) -> Tensor:
         """The numbers of all children of the stack's nodes, parent by parent."""
@@ -95,7 +105,7 @@ class Node:
     def uniform(self, purpose: str, *parts: int) -> Tensor:
         """Return one addressed number in [0, 1) per node (float64): a coin that falls alike on every machine."""
         base = address.key(self.seed, purpose, self.round, self.tier, *parts)
-        return address.uniform(address.mix(base, self.ids))
+        return address.uniform(address.mix(base, self.addresses))
 
     def own(self, setting: Setting, like: Tensor) -> float | Tensor:
         """Return a setting for the nodes of this stack: the number, or a column that multiplies rows like ``like``."""

@@ -1,4 +1,4 @@
-"""The correspondence between a model's named tensors and its flat row."""
+"""The correspondence between the named tensors that a model learns and its flat row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Layout:
     """Where each parameter of a module lies in a flat row.
 
     Attributes:
-        names: Parameter names, in the module's own order.
+        names: Names of the parameters that are learned, in the module's own order.
         shapes: Their shapes.
     """
 
@@ -26,10 +26,12 @@ class Layout:
 
     @staticmethod
     def of(module: nn.Module) -> Layout:
-        """Read the layout of a module's parameters."""
-        named = dict(module.named_parameters())
+        """Read the layout of the parameters that a module learns; frozen ones (``requires_grad=False``) are left out."""
+        named = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
         if not named:
-            raise BadInput(f"{type(module).__name__} has no parameters to learn")
+            frozen = any(True for _ in module.parameters())
+            why = ": all of them are frozen (requires_grad=False)" if frozen else ""
+            raise BadInput(f"{type(module).__name__} has no parameters to learn{why}")
         return Layout(tuple(named), tuple(parameter.shape for parameter in named.values()))
 
     @property

@@ -62,7 +62,8 @@ class Task:
     """A module to learn, with its loss and its metrics.
 
     Attributes:
-        module: Any `torch.nn.Module`; its present parameters are the initial model.
+        module: Any `torch.nn.Module`; its present parameters are the initial model. Frozen parameters (``requires_grad=False``)
+            stay as they are: they are not trained, not sent and kept once.
         loss: A name of `LOSSES`, or a function ``(output, target) -> one value per sample``.
         metrics: Functions ``(output, target) -> one value per sample``; by default those that fit the loss.
         l2: Weight of ``l2 / 2 * |theta|^2`` in every device's objective.
@@ -106,8 +107,13 @@ class Task:
         return {"loss": self.per_sample_loss, **(fitting if self.metrics is None else self.metrics)}
 
     def initial(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the initial model as a flat row."""
+        """Return the initial model as a flat row; frozen parameters are no part of it."""
         return self.layout.flatten({n: p.detach().cpu().to(dtype) for n, p in self.module.named_parameters()})
+
+    @cached_property
+    def frozen(self) -> dict[str, Tensor]:
+        """The parameters that are not learned (``requires_grad=False``), by name: the same for every node."""
+        return {n: p.detach().cpu() for n, p in self.module.named_parameters() if n not in self.layout.names}
 
     def replica(self, *, training: bool, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """Copy the module for functional calls; its parameters are only shapes, its dropout is addressed."""

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palmette import address
 from palmette.errors import BadInput, nearest
 from palmette.tree.planting import Ints, from_factors, from_links, from_mapping, refuse_huge
 from palmette.tree.segments import segment_mean
@@ -32,10 +33,12 @@ class Tree:
     Attributes:
         parents: ``parents[t][i]`` is the parent, in tier ``t + 1``, of node ``i`` of tier ``t``; never descending.
         labels: The user's names of each tier, or ``None`` where nodes are only numbered.
+        fixed: The addresses of the devices, where they were given by another tree (see `flat`).
     """
 
     parents: tuple[Ints, ...]
     labels: tuple[tuple[str, ...] | None, ...] = ()
+    fixed: Ints | None = None
 
     def __post_init__(self) -> None:
         if not self.labels:
@@ -109,12 +112,31 @@ class Tree:
     def flat(self) -> Tree:
         """Return the two-tier tree of the same devices under the server: what methods without teams run on."""
         zeros: Ints = np.zeros(self.devices, dtype=np.int64)
-        return Tree((zeros,), (self.labels[0], self.labels[-1]))
+        return Tree((zeros,), (self.labels[0], self.labels[-1]), self.addresses[0])
 
     def mean(self, tier: int, rows: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the (weighted) mean over the children of every node of ``tier``; ``rows`` belong to the tier below."""
         segment = torch.from_numpy(self.parents[tier - 1]).to(rows.device)
         return segment_mean(rows, segment, self.size(tier), weights)
+
+    @cached_property
+    def addresses(self) -> tuple[Ints, ...]:
+        """For every tier, a 64-bit number per node under which its random numbers are drawn.
+
+        A named node is addressed by its name, one without a name by its place among its parent's children. So its random
+        numbers stay the same when nodes elsewhere in the tree come and go.
+        """
+        found: list[Ints] = [np.zeros(1, dtype=np.int64)]
+        for tier in range(self.top - 1, -1, -1):
+            names, parent = self.labels[tier], self.parents[tier]
+            if tier == 0 and self.fixed is not None:
+                found.append(self.fixed)
+            elif names is not None:
+                found.append(address.of_names(names))
+            else:
+                place = torch.from_numpy(np.arange(len(parent)) - self.offsets[tier][parent])
+                found.append(address.mix(torch.from_numpy(found[-1][parent]), place).numpy())
+        return tuple(reversed(found))
 
     # -- names ---------------------------------------------------------------------------------------------------------
 

@@ -390,22 +390,23 @@ def test_a_loss_that_is_no_chance_is_refused(loss: float) -> None:
 
 
 def test_loss_is_addressed_and_has_its_rate() -> None:
-    link = Link(loss=0.3)
-    children, exchange_ = torch.arange(4000), torch.zeros(4000, dtype=torch.int64)
-    lost = link.lost(0, 0, 1, exchange_, children)
-    assert torch.equal(lost, link.lost(0, 0, 1, exchange_, children))
-    assert abs(float(lost.float().mean()) - 0.3) < 0.03
-    others = [
-        link.lost(1, 0, 1, exchange_, children),
-        link.lost(0, 1, 1, exchange_, children),
-        link.lost(0, 0, 2, exchange_, children),
-        link.lost(0, 0, 1, exchange_ + 1, children),
-    ]
-    assert not any(torch.equal(lost, other) for other in others)
+    link, tree = Link(loss=0.3), Tree.parse("1x4000")
+
+    def lost(exchange_: int = 0, **where: int) -> Tensor:
+        tier = where.pop("tier", 1)
+        given: dict[str, Any] = {"seed": 0, "round_": 0, "rounds": 1, "stage": 0, "samples": [], **where}
+        node = Node(tree if tier == 1 else Tree.parse([1] * 4000), tier, torch.zeros(1, dtype=torch.int64), **given)
+        return link.lost(node, torch.full((4000,), exchange_), torch.arange(4000))
+
+    first = lost()
+    assert torch.equal(first, lost())
+    assert abs(float(first.float().mean()) - 0.3) < 0.03
+    others = [lost(seed=1), lost(round_=1), lost(tier=2), lost(exchange_=1)]
+    assert not any(torch.equal(first, other) for other in others)
 
 
 def test_without_loss_nobody_is_lost() -> None:
-    assert not Link().lost(0, 0, 1, torch.zeros(9, dtype=torch.int64), torch.arange(9)).any()
+    assert not Link().lost(team_node([0, 1, 2]), torch.zeros(6, dtype=torch.int64), torch.arange(6)).any()
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------

@@ -124,7 +124,8 @@ class Tree:
         """For every tier, a 64-bit number per node under which its random numbers are drawn.
 
         A named node is addressed by its name, one without a name by its place among its parent's children. So its random
-        numbers stay the same when nodes elsewhere in the tree come and go.
+        numbers stay the same when nodes elsewhere in the tree come and go. An only child without a name has its parent's
+        address, so that a tier of only children changes nothing.
         """
         found: list[Ints] = [np.zeros(1, dtype=np.int64)]
         for tier in range(self.top - 1, -1, -1):
@@ -134,8 +135,9 @@ class Tree:
             elif names is not None:
                 found.append(address.of_names(names))
             else:
-                place = torch.from_numpy(np.arange(len(parent)) - self.offsets[tier][parent])
-                found.append(address.mix(torch.from_numpy(found[-1][parent]), place).numpy())
+                place, above = np.arange(len(parent)) - self.offsets[tier][parent], found[-1][parent]
+                mixed = address.mix(torch.from_numpy(above), torch.from_numpy(place)).numpy()
+                found.append(np.where(np.diff(self.offsets[tier])[parent] == 1, above, mixed))
         return tuple(reversed(found))
 
     # -- names ---------------------------------------------------------------------------------------------------------

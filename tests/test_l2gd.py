@@ -35,7 +35,8 @@ def named(tree: Tree) -> dict[str, Any]:
 def coin(seed: int, purpose: str, round_: int, tier: int, i: int, size: int) -> Floats:
     """The addressed numbers that the nodes of a tier compare with their chances."""
     base = address.key(seed, purpose, round_, tier, i)
-    return address.uniform(address.mix(base, torch.arange(size))).numpy()
+    nodes = torch.from_numpy(Tree.parse(size).addresses[0])  # those of so many nodes without names under one parent
+    return address.uniform(address.mix(base, nodes)).numpy()
 
 
 def letters(team: Floats, lam: Floats, gamma: Floats) -> tuple[Floats, Floats]:

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
-from palmette.cli.progress import Bars, Lines, watching
 from palmette.engines.evaluation import Scores
 from palmette.runs import execute, load
 from palmette.runs.folder import claimed
+from palmette.runs.progress import Bars, Lines, watching
 
 TINY = ["--tree", "2x3", "--rounds", "2", "--set", "local_steps=2", "--set", "team_steps=2"]
 COMMAND = [sys.executable, "-c", "from palmette.cli.app import app; app()"]
@@ -245,8 +245,9 @@ def test_a_stopped_run_leaves_130_and_resumes_to_its_end(number: signal.Signals)
     assert refused.exit_code == 2
     assert "another process" in refused.stderr
     unfinished = palmette("show", "one")
-    assert unfinished.exit_code == 2
-    assert "palmette resume one" in unfinished.stderr
+    assert unfinished.exit_code == 0
+    assert "of 80 rounds done; go on with: palmette resume one" in unfinished.stdout
+    assert json.loads(palmette("show", "one", "--json").stdout)["finished"] is False
     done = palmette("resume", "one", "--json")
     assert done.exit_code == 0, done.stderr
     assert "going on after round" in done.stderr

@@ -19,6 +19,7 @@ from palmette.report.plots import plot_methods
 from palmette.report.tables import methods_table, next_command, run_report
 from palmette.report.verdict import verdict
 from palmette.runs import Result, RunConfig, execute, make_config
+from palmette.runs.config import Given
 from palmette.runs.metrics import SCHEMA
 
 DEVICES = [f"device-{number}" for number in range(4)]
@@ -174,7 +175,7 @@ def test_a_real_run_is_reported_with_its_backend_and_teams(tmp_path: Path) -> No
 def test_no_next_command_is_told_for_samples_a_config_cannot_name() -> None:
     result = made_up("permfl", PM=[0.5] * 4)
     assert next_command(result) == "palmette run fedavg --config runs/x/config.toml"
-    result.config = RunConfig(algorithm="permfl", given=["data"])
+    result.config = RunConfig(algorithm="permfl", given={"data": Given(object="palmette.Population")})
     assert next_command(result) is None
 
 

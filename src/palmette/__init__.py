@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.protocol.settings import settings as settings
     from palmette.runs import Result as Result
     from palmette.runs import load as load
+    from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
     from palmette.task import Task as Task
@@ -53,7 +54,7 @@ _HOMES = {
     "population": "Population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
-    "runs": "Result load resume run",
+    "runs": "Result load rerun resume run",
     "task": "Task make_task",
     "tree": "Tree",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,6 +34,14 @@ class Topic(StrEnum):
     datasets = "datasets"
     models = "models"
     experiments = "experiments"
+
+
+class Exist(StrEnum):
+    """What to do with a run that is there already."""
+
+    fail = "fail"
+    overwrite = "overwrite"
+    resume = "resume"
 
 
 def _version(wanted: bool) -> None:
@@ -70,6 +79,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The run's folder. [dim](default: a new one in runs/)[/dim]")
     ] = None,
+    exist: Annotated[
+        Exist, typer.Option(help="What to do when DIR holds a run: resume goes on with it if it is the same.")
+    ] = Exist.fail,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -83,50 +95,68 @@ def run(
     with one_line_errors():
         from palmette.cli.configure import configure
         from palmette.cli.progress import follow
-        from palmette.runs import execute
+        from palmette.runs import check_exist, execute
         from palmette.runs.folder import claimed
 
+        check_exist(exist.value, out)
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
         with claimed(out, Path("runs"), f"{made.algorithm}-{made.data.name}") as folder:
-            result = follow(made.algorithm, folder, lambda eyes: execute(made, folder, observer=eyes), quiet=quiet)
+            result = follow(
+                made.algorithm,
+                folder,
+                lambda eyes: execute(made, folder, exist=exist.value, observer=eyes),
+                quiet=quiet,
+            )
         _show(result, json=json)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that was stopped.")],
+    rounds: Annotated[
+        int | None, typer.Option(metavar="T", help="Give the run more rounds, T in all; also a finished one.")
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed; it ends with the very same bits.
+    """Go on with a run that was stopped or killed, or give it more rounds.
 
-    [bold]Example:[/bold]  palmette resume runs/permfl-digits-1
+    It ends with the very same bits as a run that was never stopped, or that had so many rounds from the start.
+
+    [bold]Example:[/bold]  palmette resume runs/permfl-digits-1 --rounds 50
     """
     with one_line_errors():
         from palmette.cli.progress import follow
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
 
-        if Folder.open(folder).finished:
-            say(f"the run in {folder} is finished; there is nothing left to do")
-        result = follow(folder.name, folder, lambda eyes: go_on(folder, observer=eyes), quiet=quiet)
+        if Folder.open(folder).finished and rounds is None:
+            say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
+        work = partial(go_on, folder, rounds=rounds, progress=False)
+        result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
         _show(result, json=json)
 
 
 @app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or a folder of such folders.")],
     json: options.Json = False,
 ) -> None:
-    """Show what came out of a run, team by team.
+    """Show what came out of a run, team by team, or list the runs in a folder.
 
-    [bold]Example:[/bold]  palmette show runs/permfl-digits-1
+    A run that is not finished shows how far it is.
+
+    [bold]Example:[/bold]  palmette show runs
     """
     with one_line_errors():
-        from palmette.runs import load
+        from palmette.runs import Result
+        from palmette.runs.folder import CONFIG, runs_in
 
-        _show(load(folder), json=json, teams=True)
+        if not (folder / CONFIG).exists() and (found := runs_in(folder)):
+            _list(found, folder, json=json)
+        else:
+            _show(Result(folder), json=json, teams=True)
 
 
 @app.command("list")
@@ -180,3 +210,24 @@ def _show(result: Result, *, json: bool, teams: bool = False) -> None:
     from palmette.report.tables import run_report
 
     Console(highlight=False).print(run_report(result, teams=teams))
+
+
+def _list(folders: list[Path], base: Path, *, json: bool) -> None:
+    """Print a line for each of some runs; what cannot be read is told on standard error."""
+    from palmette.errors import BadInput
+    from palmette.runs import Result
+
+    results = []
+    for folder in folders:
+        try:
+            results.append(Result(folder))
+        except BadInput as error:
+            say(f"left out {folder}: {error}")
+    if json:
+        print_json([result.line() for result in results])
+        return
+    from rich.console import Console
+
+    from palmette.report.tables import runs_table
+
+    Console(highlight=False).print(runs_table(results, base))

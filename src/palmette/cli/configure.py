@@ -19,7 +19,7 @@ from palmette.population import PARTITIONS, SOURCES, make_population
 from palmette.population.partition import option_names
 from palmette.population.sources import source_of
 from palmette.runs import RunConfig, make_config, read_config
-from palmette.runs.config import EngineConfig
+from palmette.runs.config import EngineConfig, ModelConfig
 from palmette.task.models import MODELS
 
 _GROUPS = ("data", "model", "participation", "engine", "settings")
@@ -41,6 +41,9 @@ def configure(
     values: dict[str, Any] = read_config(file) if file is not None else {}
     problems: list[str] = []
     values["algorithm"] = _algorithm(algorithm, values, file)
+    wanted = {key: value for key, value in options.items() if value is not None}
+    wanted |= {key.strip(): literal(value.strip()) for key, _, value in (text.partition("=") for text in assignments)}
+    _drop_options_of_others(values, wanted, file)
     for key, value in options.items():
         if value is not None:
             _put(values, key.split("."), value, problems)
@@ -74,7 +77,33 @@ def _algorithm(named: str | None, values: dict[str, Any], file: Path | None) -> 
         raise BadInput(f"name an algorithm: {', '.join(ALGORITHMS)}")
     if named is not None and kept is not None and named != kept and values.pop("settings", None):
         say(f"the [settings] in {file} are those of {kept}; {named} runs with its defaults and what --set says")
+    if named is not None and named in ALGORITHMS and isinstance(given := values.get("given"), dict):
+        given.pop("algorithm", None)
     return str(kept if named is None else named)
+
+
+def _drop_options_of_others(values: dict[str, Any], wanted: Mapping[str, Any], file: Path | None) -> None:
+    """Leave out, aloud, the file's options of a data set, partition or model in whose place another is wanted."""
+    for group, kept in (("data", ("name", "seed")), ("model", ("name", "l2", "loss", "seed"))):
+        table, name = values.get(group), wanted.get(f"{group}.name")
+        if name is None or not isinstance(table, dict) or name == table.get("name"):
+            continue
+        if isinstance(given := values.get("given"), dict):
+            given.pop(group, None)
+        if others := [key for key in table if key not in kept]:
+            values[group] = {key: value for key, value in table.items() if key in kept}
+            say(f"{group}.{', '.join(others)} in {file} are for {table.get('name')}; {name} has its own defaults")
+    data, partition = values.get("data"), wanted.get("data.partition")
+    if isinstance(data, dict) and partition is not None and data.get("partition", partition) != partition:
+        known = {
+            option
+            for name in (data["partition"], data.get("of"))
+            if name in PARTITIONS
+            for option in option_names(name)
+        }
+        if others := [key for key in data if key in known]:
+            values["data"] = {key: value for key, value in data.items() if key not in others}
+            say(f"data.{', '.join(others)} in {file} are for {data['partition']}; {partition} has its own defaults")
 
 
 def _assign(values: dict[str, Any], text: str, problems: list[str]) -> None:
@@ -111,13 +140,14 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
     """Check what `make_config` leaves to later: names of data sets and models, and the keys of their options."""
     problems = []
     data, model = values.get("data", {}), values.get("model", {})
-    if isinstance(data, dict):
+    given = values.get("given", {})  # what was an object and has no name to know
+    if isinstance(data, dict) and "data" not in given:
         try:
             source_of(str(data.get("name", "digits")))
         except BadInput as error:
             problems.append(str(error))
         problems += _strangers("data", data, _data_keys())
-    if isinstance(model, dict):
+    if isinstance(model, dict) and "model" not in given:
         name = str(model.get("name", "mclr"))
         if name not in MODELS:
             return [*problems, f"unknown model {name!r}{nearest(name, MODELS)}"]
@@ -156,13 +186,13 @@ def _data_keys() -> list[str]:
     given = {name for name in inspect.signature(make_population).parameters if name not in ("source", "options")}
     given |= {name for source in SOURCES.values() for name in source.takes}
     given |= {name for partition in PARTITIONS for name in option_names(partition)}
-    return sorted(given - {"tree", "seed", "devices"} | {"name"})
+    return sorted(given - {"tree", "devices"} | {"name"})
 
 
 def model_keys(name: str) -> list[str]:
-    """Return the keys of ``model`` for a named model."""
+    """Return the keys of ``model`` for a named model, its own last."""
     own = [key for key in inspect.signature(MODELS[name]).parameters if key not in ("shape", "outputs", "seed")]
-    return ["name", "l2", *own]
+    return [*ModelConfig.model_fields, *own]
 
 
 def _settings(values: Mapping[str, Any]) -> list[str]:

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from palmette.cli.progress import errors_console, follow
+from palmette.cli.progress import follow
 from palmette.protocol import ModelKind
 from palmette.report.numbers import Method, seconds
 from palmette.report.tables import methods_table, model_style
 from palmette.report.verdict import verdict
 from palmette.runs import Observer, Result, RunConfig, execute, make_config
 from palmette.runs.folder import claimed
+from palmette.runs.progress import errors_console
 
 DATA = {"name": "digits", "shift": "rotate", "partition": "dirichlet", "alpha": 1.0, "within": "team"}
 

@@ -14,6 +14,7 @@ from palmette.algorithms import ALGORITHMS
 from palmette.cli.configure import model_keys
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS, SOURCES
 from palmette.population.partition import option_names
+from palmette.runs.config import ModelConfig
 from palmette.studies.reproduce import EXPERIMENTS
 from palmette.task.models import MODELS
 
@@ -76,7 +77,7 @@ def _models() -> list[dict[str, Any]]:
             "settings": {
                 f"model.{key}": _plain(inspect.signature(make).parameters[key].default)
                 for key in model_keys(name)
-                if key not in ("name", "l2")
+                if key not in ModelConfig.model_fields
             },
         }
         for name, make in MODELS.items()

@@ -1,34 +1,14 @@
-"""Watching a run: nested bars on a terminal, plain lines elsewhere, or nothing; always on standard error."""
+"""Running from the command line with somebody watching: a stop becomes an error that says how to go on."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.text import Text
-
 from palmette.cli.failures import Stopped
-from palmette.engines.evaluation import Scores
-from palmette.engines.simulate import Simulation
-from palmette.protocol import ModelKind
-from palmette.report import words
-from palmette.report.tables import model_style
 from palmette.runs import Interrupted, Observer, Result
 from palmette.runs.folder import CONFIG
-
-_PAUSE = 1.0  # seconds between two plain lines
-_STOPPING = "stopping after this round; press Ctrl-C again to stop at once"
-
-
-def errors_console() -> Console:
-    """Return the console of progress."""
-    return Console(stderr=True, highlight=False)
+from palmette.runs.progress import watching
 
 
 def follow(label: str, folder: Path, work: Callable[[Observer | None], Result], *, quiet: bool = False) -> Result:
@@ -41,7 +21,7 @@ def follow(label: str, folder: Path, work: Callable[[Observer | None], Result], 
         quiet: Whether nobody watches.
     """
     try:
-        with watching(label, quiet=quiet) as observer:
+        with watching(label, shown=not quiet) as observer:
             return work(observer)
     except Interrupted as error:
         raise Stopped(f"{error}; go on with: palmette resume {folder}") from error
@@ -49,131 +29,3 @@ def follow(label: str, folder: Path, work: Callable[[Observer | None], Result], 
         if not (folder / CONFIG).exists():
             raise
         raise Stopped(f"stopped at once, the last checkpoint is kept; go on with: palmette resume {folder}") from error
-
-
-@contextmanager
-def watching(label: str, *, quiet: bool = False, console: Console | None = None) -> Iterator[Observer | None]:
-    """Give the observer that fits where standard error goes."""
-    screen = console or errors_console()
-    if quiet:
-        yield None
-    elif screen.is_terminal and not screen.is_dumb_terminal and "NO_COLOR" not in os.environ:
-        bars = Bars(label)
-        with Live(bars.picture(), console=screen, transient=True, refresh_per_second=10) as live:
-            bars.refresh = lambda: live.update(bars.picture())
-            yield bars
-    else:
-        yield Lines(label, screen)
-
-
-def scores_text(scores: Mapping[ModelKind, Scores] | None) -> Text:
-    """Write PM, TM and GM with their accuracy, or their loss where there is no accuracy."""
-    text = Text()
-    for kind, score in (scores or {}).items():
-        metric = "accuracy" if "accuracy" in score.sums else "loss"
-        text.append("  " if text else "").append(kind, style=f"bold {model_style(kind)}")
-        text.append(f" {'loss ' if metric == 'loss' else ''}{score.by_samples(metric):.3f}")
-    return text
-
-
-def outline(simulation: Simulation) -> str:
-    """Write what the algorithm's settings come to in this run, or nothing."""
-    return "; ".join(words.outline(simulation.algorithm.outline(simulation.tree, simulation.rounds)))
-
-
-class Lines:
-    """Tells a run in plain lines, about one a second."""
-
-    def __init__(self, label: str, console: Console) -> None:
-        self._label, self._console = label, console
-        self._rounds, self._told, self._scores = 0, 0.0, ""
-
-    def begin(self, simulation: Simulation, rounds: int) -> None:
-        """Say what starts."""
-        self._rounds = rounds
-        begun = f", going on after round {simulation.round}" if simulation.round else ""
-        about = f"{simulation.population.devices} devices, {rounds} rounds, backend {simulation.learner.backend.name}"
-        self._say(f"{self._label}: {about}{begun}")
-        if told := outline(simulation):
-            self._say(f"{self._label}: {told}")
-
-    def exchange(self, tier: int) -> None:
-        """Say nothing."""
-
-    def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
-        """Say how far it is."""
-        told = self._scores
-        if scores:
-            told = scores_text(scores).plain
-            self._scores = f"{told} (after round {done})"
-        now = time.monotonic()
-        if done in (1, self._rounds) or now - self._told >= _PAUSE:
-            self._told = now
-            self._say(f"{self._label}: round {done}/{self._rounds}  {told}".rstrip())
-
-    def stopping(self) -> None:
-        """Say that it stops soon."""
-        self._say(f"{self._label}: {_STOPPING}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
-
-
-class Bars:
-    """Shows a run as nested bars: rounds, the exchanges of the round under way by tier, and the scores."""
-
-    def __init__(self, label: str) -> None:
-        self.refresh: Callable[[], None] = lambda: None
-        self._label, self._about, self._note, self._scores = label, "", "", Text()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"),
-        )
-        self._began = time.monotonic()
-        self._state = "reading the data"
-        self._rounds = self._progress.add_task(f"{label[:24]:<24}", total=None, unit="rounds")
-        self._tiers: dict[int, TaskID] = {}
-        self._asked: dict[int, int] = {}
-        self._top = 0
-
-    def picture(self) -> Group:
-        """Return what to draw."""
-        last = Text(f"  {self._state:<23}").append_text(self._scores)
-        last.append(f"  {time.monotonic() - self._began:.0f} s", style="dim")
-        notes = [
-            Text(f"  {note}", style=style) for note, style in ((self._about, "dim"), (self._note, "yellow")) if note
-        ]
-        return Group(self._progress, last, *notes)
-
-    def begin(self, simulation: Simulation, rounds: int) -> None:
-        """Draw the bars of the tree the algorithm runs on, from the server down."""
-        self._top, self._state = simulation.tree.top, "first round"
-        self._progress.update(self._rounds, total=rounds, completed=simulation.round)
-        for tier in range(self._top, 0, -1):
-            who = "server asks" if tier == self._top else "teams ask" if tier == 1 else f"tier {tier} asks"
-            self._tiers[tier] = self._progress.add_task(f"  {who:<22}", total=None, unit="exchanges")
-            self._asked[tier] = 0
-        self._about = outline(simulation)
-        self.refresh()
-
-    def exchange(self, tier: int) -> None:
-        """Move the bar of a tier."""
-        self._asked[tier] += 1
-        self._progress.update(self._tiers[tier], completed=self._asked[tier])
-
-    def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
-        """Move the bar of the rounds; after the first, the number of exchanges in one is known."""
-        self._progress.update(self._rounds, completed=done)
-        for tier, task in self._tiers.items():
-            self._progress.update(task, total=max(1, self._asked[tier]), completed=0)
-            self._asked[tier] = 0
-        if scores:
-            self._scores, self._state = scores_text(scores), f"test after round {done}"
-        self.refresh()
-
-    def stopping(self) -> None:
-        """Say that it stops soon."""
-        self._note = _STOPPING
-        self.refresh()

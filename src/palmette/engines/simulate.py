@@ -115,6 +115,8 @@ class Simulation:
         self.ledger = Ledger()
         self.device_steps = 0
         self.adapt_steps = 0
+        self.looked_at_rounds = False
+        """Whether a program looked at the number of rounds, so that what it did depends on it."""
         self.on_exchange: Callable[[int], None] = lambda tier: None
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -134,7 +136,11 @@ class Simulation:
 
     def _where(self) -> dict[str, Any]:
         stage = self.algorithm.stage(self.tree, self.round, self.rounds)
-        return {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage, "samples": self.samples}
+        where = {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage}
+        return {**where, "samples": self.samples, "on_rounds": self._look}
+
+    def _look(self) -> None:
+        self.looked_at_rounds = True
 
     def node(self, tier: int, ids: Tensor) -> Node:
         """Return some nodes of a tier as their program sees them now."""

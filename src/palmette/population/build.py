@@ -13,12 +13,12 @@ from palmette.errors import BadInput, nearest
 from palmette.population import packing, teams
 from palmette.population.partition import Partition, Parts, make_partition, option_names
 from palmette.population.population import Population
+from palmette.population.recipe import SET_ELSEWHERE, write_down
 from palmette.population.sources import Pixels, Pool, Source, load, source_of
 from palmette.tree import Tree
 
 # A user's own pool is dealt out like the digits.
 _POOL = Source("a user's own pool", Pool, (), "dirichlet", (("within", "team"),))
-_SET_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")
 _TEST = 0.25  # the part of each device's samples kept for testing
 
 
@@ -66,9 +66,9 @@ def _build(
     options: Mapping[str, Any],
 ) -> Population:
     entry = _POOL if isinstance(source, Pool) else source_of(source)
-    own = {name: value for name, value in options.items() if name in entry.takes and name not in _SET_ELSEWHERE}
+    own = {name: value for name, value in options.items() if name in entry.takes and name not in SET_ELSEWHERE}
     rest = {name: value for name, value in options.items() if name not in own}
-    chosen = _partition(source, entry, partition, rest)
+    chosen, given_options = _partition(source, entry, partition, rest), dict(own)
     teams.check_formation(formation, chosen)
     if "pixels" not in entry.takes and pixels != "signed":
         raise BadInput(f"pixels = {pixels!r} is for images that Palmette loads; leave it out here")
@@ -81,10 +81,23 @@ def _build(
         own.update({name: value for name, value in given.items() if name in entry.takes})
         pool = load(source, **own)
     teams.check_shift(shift, tree, pool.x.shape[1:])
+    recipe = write_down(
+        source,
+        entry,
+        chosen,
+        given_options,
+        seed=seed,
+        teams=formation,
+        shift=shift,
+        folder=folder,
+        test=test,
+        pixels=pixels,
+        split=pool.train is not None,
+    )
     if pool.train is not None:
         if test != _TEST:
             raise BadInput(f"{pool.name} comes with its own test samples; leave test = {test} out")
-        return _split(pool, tree, shift)
+        return _split(pool, tree, shift).made_by(recipe)
     parts = _units(pool, tree, seed, chosen, formation)
     leaf = teams.leaf_of_unit(formation, tree, seed, chosen)
     packed = packing.pack(
@@ -98,7 +111,8 @@ def _build(
         limit=chosen.train_limit if chosen is not None else None,
     )
     x = packed.x if shift is None else teams.rotate(packed.x, packed.start, tree)
-    return Population(tree, x, packed.y, packed.start, packed.train, pool.affine, pool.classes, pool.name)
+    made = Population(tree, x, packed.y, packed.start, packed.train, pool.affine, pool.classes, pool.name)
+    return made.made_by(recipe)
 
 
 def _split(pool: Pool, tree: Tree, shift: str | None) -> Population:
@@ -143,7 +157,7 @@ def _partition(
     if by_device:
         if partition is not None:
             raise BadInput(f"{_name(source)} comes by device and takes no partition; leave partition out")
-        _refuse(options, [name for name in entry.takes if name not in _SET_ELSEWHERE], _name(source))
+        _refuse(options, [name for name in entry.takes if name not in SET_ELSEWHERE], _name(source))
         return None
     if isinstance(partition, Partition):
         _refuse(options, [], f"{_name(source)} with a ready-made partition")

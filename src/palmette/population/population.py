@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.population import columns, packing
+from palmette.population.recipe import Recipe
 from palmette.tree import Tree
 
 
@@ -41,6 +42,8 @@ class Population:
     affine: tuple[float, float] | None = None
     classes: int | None = None
     source: str = "arrays"
+    # Not copied by `dataclasses.replace`: another population has another recipe.
+    _made: tuple[Recipe, tuple[int, ...]] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.start) != self.tree.devices + 1 or len(self.train) != self.tree.devices:
@@ -55,6 +58,34 @@ class Population:
                 f"device {self.tree.name(0, number)!r} has {int(self.train[number])} training samples of "
                 f"{int(sizes[number])}; it needs at least 1"
             )
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How `make_population` made it, for a config; ``None`` for a user's own arrays and once its tensors were changed.
+
+        A change made through a numpy view of the tensors goes unnoticed.
+        """
+        if self._made is None or self._made[1] != self._versions():
+            return None
+        return self._made[0]
+
+    def made_by(self, recipe: Recipe) -> Population:
+        """Note how the population was made, and return it."""
+        object.__setattr__(self, "_made", (recipe, self._versions()))
+        return self
+
+    def _versions(self) -> tuple[int, ...]:
+        """Return how often torch wrote into each of the tensors."""
+        kept = (self.x, self.y, self.start, self.train)
+        return tuple(-1 if tensor.is_inference() else tensor._version for tensor in kept)
+
+    def __repr__(self) -> str:
+        teams = f" in {self.tree.size(1)} teams" if self.tree.top > 1 else ""
+        kind = "regression" if self.classes is None else f"{self.classes} classes"
+        return (
+            f"Population {self.source!r}: {self.devices} devices{teams} (tree {self.tree}), {len(self.x)} samples of shape "
+            f"{self.shape}, {kind}\n  training samples per device: {_spread(self.train)}; test: {_spread(self.tests)}"
+        )
 
     @property
     def devices(self) -> int:
@@ -81,7 +112,7 @@ class Population:
         rows = self.x[index]
         if rows.dtype == torch.int64:
             return rows
-        rows = rows.to(dtype)
+        rows = rows.to(dtype, copy=index.dim() == 0)  # one sample alone is a view, which must not be written to
         if self.affine is None:
             return rows
         scale, shift = self.affine

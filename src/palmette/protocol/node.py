@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -30,7 +30,7 @@ class Node:
         tier: The nodes' tier.
         ids: Their numbers within the tier.
         round: The round under way, from 0.
-        rounds: How many rounds the run has in all.
+        rounds: How many rounds the run has in all. A run whose program looks at it cannot be given more rounds later.
         stage: What `Algorithm.stage` says of this round.
         seed: The run's seed, for addressed randomness.
         child_samples: Training samples under each child, in the order of `child_ids`.
@@ -47,13 +47,21 @@ class Node:
         rounds: int,
         stage: int,
         samples: list[Tensor],
+        on_rounds: Callable[[], None] = lambda: None,
     ) -> None:
         self.tree, self.tier, self.ids = tree, tier, ids
-        self.seed, self.round, self.rounds, self.stage = seed, round_, rounds, stage
+        self.seed, self.round, self.stage = seed, round_, stage
+        self._rounds, self._on_rounds = rounds, on_rounds
         self._samples = samples
 
     def __len__(self) -> int:
         return self.ids.shape[0]
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has in all."""
+        self._on_rounds()
+        return self._rounds
 
     @cached_property
     def samples(self) -> Tensor:

@@ -38,11 +38,6 @@ class Method:
         return ALGORITHMS[self.result.config.algorithm].flat
 
 
-def lead(result: Result) -> str:
-    """Return the metric to show: accuracy where there is one."""
-    return "accuracy" if "accuracy" in result.metric_names else "loss"
-
-
 def top(result: Result) -> int:
     """Return the server's tier in the population's tree."""
     return int(pc.max(result.metrics["tier"]).as_py())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -13,18 +14,12 @@ from rich.text import Text
 
 from palmette.protocol import ModelKind, model_kind
 from palmette.report import words
-from palmette.report.numbers import Method, backend, by_node, lead, link_bytes, seconds, top
+from palmette.report.numbers import Method, backend, by_node, link_bytes, seconds, top
 from palmette.runs import Result
 from palmette.runs.folder import CONFIG
+from palmette.runs.wording import model_style as model_style
 
 _TEAMS = 12  # teams listed by name
-
-_MODEL_STYLES = {"PM": "cyan", "TM": "yellow", "GM": "magenta"}
-
-
-def model_style(kind: ModelKind) -> str:
-    """Return the colour of a kind of model."""
-    return _MODEL_STYLES.get(kind, "green")
 
 
 def run_report(result: Result, *, teams: bool = False) -> RenderableType:
@@ -34,6 +29,8 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
         result: The run.
         teams: Whether to list the teams one by one.
     """
+    if not result.finished:
+        return unfinished_report(result)
     config = result.config
     title = Text.assemble(
         (config.algorithm, "bold"),
@@ -50,9 +47,60 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     return Group(title, *(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 
+def unfinished_report(result: Result) -> RenderableType:
+    """Show how far a run is, what was measured so far, and how to go on."""
+    config = result.config
+    title = Text.assemble(
+        (config.algorithm, "bold"),
+        f" on {config.data.name}, tree {config.tree}, model {config.model.name}, ",
+        f"seed {config.seed}",
+    )
+    state = "it is running now" if result.running else f"go on with: palmette resume {shlex.quote(str(result.folder))}"
+    told = Text(f"not finished: {result.rounds_done} of {config.rounds} rounds done; {state}", style="yellow")
+    parts: list[RenderableType] = [models_table(result)] if result.kinds else [Text("nothing was measured yet")]
+    return Group(title, told, *(Padding(part, (1, 0, 0, 0)) for part in parts))
+
+
+def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
+    """Show several runs, a line each.
+
+    Args:
+        results: The runs.
+        base: The folder they are in.
+    """
+    kinds = [kind for kind in ("PM", "TM", "GM") if any(kind in result.kinds for result in results)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("run", overflow="fold", min_width=4)
+    table.add_column("algorithm and data", overflow="fold", min_width=8)
+    table.add_column("rounds", justify="right", no_wrap=True)
+    for kind in kinds:
+        table.add_column(kind, justify="right", no_wrap=True, header_style=f"bold {model_style(kind)}")
+    table.add_column("seed", justify="right", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for result in results:
+        config = result.config
+        table.add_row(
+            Text(str(result.folder.relative_to(base))),
+            Text(f"{config.algorithm} on {config.data.name}"),
+            f"{result.rounds_done}/{config.rounds}",
+            *(_score(result, kind) for kind in kinds),
+            str(config.seed),
+            "finished" if result.finished else "running" if result.running else "stopped",
+        )
+    notes = ["PM: test accuracy of each device's own model, TM: of its team's, GM: of the one for everybody"]
+    notes += ["*: the loss, where there is no accuracy"] if any(result.lead == "loss" for result in results) else []
+    return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def _score(result: Result, kind: ModelKind) -> str:
+    if kind not in result.kinds:
+        return "-"
+    return words.share(result.last(kind, result.lead)) + ("*" if result.lead == "loss" else "")
+
+
 def models_table(result: Result) -> Table:
     """Show each kind of model: last, best, mean over devices, worst decile."""
-    metric = lead(result)
+    metric = result.lead
     table = _table(f"test {metric}")
     for name in ("last", "best", "in round", "mean of devices", "worst tenth"):
         table.add_column(name, justify="right")
@@ -71,7 +119,7 @@ def models_table(result: Result) -> Table:
 
 def teams_table(result: Result) -> Table | None:
     """Show the last value team by team, or nothing where there are no teams."""
-    metric = lead(result)
+    metric = result.lead
     if top(result) < 2:
         return None
     values = {kind: by_node(result, kind, 1, metric) for kind in result.kinds}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 from palmette.protocol import ModelKind
+from palmette.runs.wording import name as name
+from palmette.runs.wording import number as number
+from palmette.runs.wording import outline as outline
 
 _MODEL_WORDS = {"PM": "each device's own", "TM": "its team's", "GM": "one for everybody"}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -25,30 +26,6 @@ def models(kind: ModelKind) -> str:
 def nodes(kind: ModelKind) -> str:
     """Name the nodes that have a kind of model."""
     return {"PM": "devices", "TM": "teams", "GM": "server"}.get(kind) or f"tier {kind[2:]}"
-
-
-def name(key: str) -> str:
-    """Write the name of a number for people."""
-    return key.replace("_", " ")
-
-
-def number(value: float) -> str:
-    """Write a number of any size: counts in full, others with four digits; a dash where there is none."""
-    if math.isnan(value):
-        return "-"
-    return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"
-
-
-def outline(told: Mapping[str, Any]) -> list[str]:
-    """Write what an algorithm's settings came to, a phrase each; numbers that differ by node as their range."""
-    phrases = []
-    for key, value in told.items():
-        if isinstance(value, Mapping):
-            low, high = min(value.values()), max(value.values())
-            phrases.append(f"{name(key)} {number(low)} to {number(high)} by team")
-        else:
-            phrases.append(value if isinstance(value, str) else f"{name(key)} {number(value)}")
-    return phrases
 
 
 def size(count: int) -> str:

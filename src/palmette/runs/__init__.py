@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput
+from palmette.errors import BadInput, nearest
 from palmette.population import Population
 from palmette.protocol import Algorithm
+from palmette.runs import objects
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
 from palmette.runs.config import read_config as read_config
-from palmette.runs.config import rounds_of
+from palmette.runs.config import rounds_of, versions
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
-from palmette.runs.folder import CONFIG, Folder, claimed
+from palmette.runs.folder import CONFIG, STATE, Folder, claimed
+from palmette.runs.progress import watching
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
 from palmette.task import Task, make_task
+
+Exist = Literal["fail", "overwrite", "resume"]
+"""What to do with a run's folder that is there already."""
 
 
 def run(
@@ -35,113 +43,262 @@ def run(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
+    exist: Exist = "fail",
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
     threads: int | None = None,
+    progress: bool | None = None,
     observer: Observer | None = None,
     **engine: Any,
 ) -> Result:
-    """Run an algorithm on a population of your own and return what it left in its folder.
+    """Run an algorithm on a population and return what it left in its folder.
+
+    Nothing that is given is changed: neither the samples nor the module nor the settings.
 
     Args:
         algorithm: A name with ``settings``, or an algorithm, which may be one of your own.
-        population: Whose samples; see `Population.from_arrays` and `make_population`.
-        model: The name of a model, a module, or a task with its own loss and metrics.
+        population: The samples of all devices; see `Population.from_arrays` and `make_population`.
+        model: The name of a model, a module, or a task with its own loss and metrics. Options of a named model go through
+            `make_task`: ``pm.make_task("dnn", population.shape, population.classes, hidden=[50])``.
         rounds: Global rounds; by default as many as the settings ask for, 20 where they do not say.
         seed: Decides participation, batches and the initial weights of a named model.
         settings: The algorithm's settings, ``preset`` among them.
         out: The run's folder; a new one under ``runs/`` by default.
+        exist: What to do when ``out`` holds a run already: ``"fail"``, ``"overwrite"`` it, or ``"resume"``: go on with it, or
+            only read it when it is finished; another run than this one is refused.
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
         threads: Chunks of devices that run at the same time; one per core by default.
-        observer: Somebody who watches.
-        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``.
+        progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
+        observer: An object that is told of every round, in place of progress; see `Observer`.
+        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
     """
-    given = ["data"]
-    if isinstance(algorithm, Algorithm):
-        if settings:
-            raise BadInput("settings go with an algorithm's name; this one has its settings already")
-        method: Algorithm | None = algorithm
-        named, chosen = algorithm.name, {}
-        given.append("algorithm")
-    else:
-        method, named, chosen = None, algorithm, dict(settings or {})
-    if not isinstance(model, str):
-        given.append("model")
+    method = algorithm if isinstance(algorithm, Algorithm) else None
+    if method is not None and settings:
+        raise BadInput("settings go with an algorithm's name; this one has its settings already")
     task = model if isinstance(model, Task) else _task(model, population, seed)
-    config = make_config(
-        {
-            "algorithm": named,
-            "settings": chosen,
-            **({} if rounds is None else {"rounds": rounds}),
-            "seed": seed,
-            "tree": population.tree.spec(),
-            "data": {"name": population.source},
-            "model": {"name": task.name, "l2": task.l2},
-            "participation": dict(participation or {}),
-            "loss": loss,
-            "evaluate_every": evaluate_every,
-            "engine": engine,
-            "given": given,
-        }
-    )
+    tree = population.tree
+    values = {
+        "algorithm": algorithm.name if isinstance(algorithm, Algorithm) else algorithm,
+        "settings": dict(settings or {}) if method is None else dataclasses.asdict(method),  # type: ignore[call-overload]
+        **({} if rounds is None else {"rounds": rounds}),
+        "seed": seed,
+        "tree": tree.spec(),
+        "server": None if tree.labels[-1] is None else tree.labels[-1][0],
+        "data": {"name": population.source},
+        "model": {"name": task.name, "l2": task.l2},
+        "participation": dict(participation or {}),
+        "loss": loss,
+        "evaluate_every": evaluate_every,
+        "engine": engine,
+    }
+    if method is not None and not objects.is_named(method):
+        values["given"] = {"algorithm": {"object": objects.import_path(type(method))}}
+    config = make_config(values)
     if rounds is None and method is not None:
-        config = config.model_copy(update={"rounds": rounds_of(method, population.tree)})
-    return execute(config, out, method=method, population=population, task=task, threads=threads, observer=observer)
+        config = config.model_copy(update={"rounds": rounds_of(method, tree)})
+    with _eyes(config.algorithm, observer, progress) as eyes:
+        return execute(
+            config, out, exist=exist, method=method, population=population, task=task, threads=threads, observer=eyes
+        )
+
+
+def rerun(
+    source: str | Path,
+    out: str | Path | None = None,
+    *,
+    exist: Exist = "fail",
+    method: Algorithm | None = None,
+    population: Population | None = None,
+    model: nn.Module | Task | None = None,
+    threads: int | None = None,
+    progress: bool | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Run the config of another run again, in a new folder: the same versions give the same bytes.
+
+    Args:
+        source: The folder of a run, or a config file.
+        out: The new run's folder; a new one under ``runs/`` by default.
+        exist: What to do when ``out`` holds a run already, as in `run`.
+        method: The algorithm, where the config says that it was an object of your own.
+        population: The samples, where they were your own.
+        model: The module or task, where it was your own.
+        threads: Chunks of devices that run at the same time.
+        progress: Whether to show progress, as in `run`.
+        observer: An object that is told of every round.
+    """
+    path = Path(source)
+    config = make_config(read_config(path / CONFIG if path.is_dir() else path))
+    with _eyes(config.algorithm, observer, progress) as eyes:
+        return execute(
+            config, out, exist=exist, method=method, population=population, task=model, threads=threads, observer=eyes
+        )
 
 
 def execute(
     config: RunConfig,
     out: str | Path | None = None,
     *,
+    exist: Exist = "fail",
     method: Algorithm | None = None,
     population: Population | None = None,
-    task: Task | None = None,
+    task: nn.Module | Task | None = None,
     threads: int | None = None,
     observer: Observer | None = None,
 ) -> Result:
     """Run a config in a new folder and return the result; what it lists as given is handed over here."""
+    check_exist(exist, out)
+    _warn_of_versions(config)
     with claimed(
         Path(out) if out is not None else None, Path("runs"), f"{config.algorithm}-{config.data.name}"
     ) as path:
         simulation = _simulation(config, method, population, task, threads, path)
-        resolved = config.resolved(simulation.algorithm)
+        resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
+        _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made
-        return _work(simulation, resolved, Folder.create(path), observer)
+        if exist == "resume" and (path / CONFIG).exists():
+            return _same(simulation, resolved, Folder.open(path), observer)
+        folder = _cleared(path) if exist == "overwrite" and (path / CONFIG).exists() else Folder.create(path)
+        return _work(simulation, resolved, folder, observer)
 
 
 def resume(
     folder: str | Path,
     *,
+    rounds: int | None = None,
     method: Algorithm | None = None,
     population: Population | None = None,
     model: nn.Module | Task | None = None,
     threads: int | None = None,
+    progress: bool | None = None,
     observer: Observer | None = None,
 ) -> Result:
-    """Continue a run that was stopped, killed or never got far; a finished one is only read.
+    """Continue a run that was stopped, killed or never got far; a finished one is only read, or given more rounds.
+
+    A run that is given more rounds ends with the same bytes as one that had them from the start. Where the algorithm plans by
+    the number of rounds that cannot be, and is refused.
 
     Args:
         folder: The run's folder.
+        rounds: Rounds the run is to have in all, at least as many as it has.
         method: The algorithm, where the run was given one as an object.
         population: The samples, where the run was given them.
         model: The module or task, where the run was given one.
         threads: Chunks of devices that run at the same time.
-        observer: Somebody who watches.
+        progress: Whether to show progress, as in `run`.
+        observer: An object that is told of every round.
     """
     files = Folder.open(Path(folder))
-    if not files.finished:
-        config = make_config(read_config(files.path / CONFIG))
+    config = make_config(read_config(files.path / CONFIG))
+    if rounds is not None and rounds != config.rounds:
+        config = _longer(files, config, rounds)
+    elif files.finished:
+        return Result(files.path)
+    with _eyes(config.algorithm, observer, progress) as eyes:
         files.lock()
         try:
             simulation = _simulation(config, method, population, model, threads, files.path)
         except BaseException:
             files.unlock()
             raise
-        return _work(simulation, config, files, observer)
-    return Result(files.path)
+        return _work(simulation, config, files, eyes)
+
+
+def check_exist(exist: str, out: str | Path | None) -> None:
+    """Refuse an unknown word for what to do with a folder that is there, and one without a folder."""
+    if exist not in get_args(Exist):
+        raise BadInput(f"exist = {exist!r} is unknown{nearest(str(exist), get_args(Exist))}")
+    if out is None and exist != "fail":
+        raise BadInput(f"exist = {exist!r} is about a folder that is there already; name it with out")
+
+
+def _longer(files: Folder, config: RunConfig, rounds: int) -> RunConfig:
+    """Return the config of a run that is given more rounds."""
+    if rounds < config.rounds:
+        raise BadInput(
+            f"the run in {files.path} has {config.rounds} rounds; rounds = {rounds} would be fewer, give more"
+        )
+    if files.finished and not (files.path / STATE).exists():
+        raise BadInput(
+            f"the run in {files.path} kept no state to go on from (engine.keep_state = false); start a new run with "
+            f"rounds = {rounds}"
+        )
+    return make_config({**config.model_dump(), "rounds": rounds})
+
+
+def _same(simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> Result:
+    """Go on with the run in a folder if it is this one; read it when it is finished."""
+    kept = make_config(read_config(folder.path / CONFIG))
+    differences = _differences(_written(kept), _written(config))
+    if differences:
+        where, there, here = differences[0]
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        longer = f"; give it more rounds with 'palmette resume {folder.path} --rounds'" if where == "rounds" else ""
+        raise BadInput(
+            f"{folder.path} holds another run: {where} is {there!r} there and {here!r} here{more}; choose another folder or "
+            f"exist = 'overwrite'{longer}"
+        )
+    return Result(folder.path) if folder.finished else _work(simulation, kept, folder, observer)
+
+
+def _written(config: RunConfig) -> dict[str, Any]:
+    """Return a config as its file has it, but for the versions."""
+    return tomllib.loads(config.model_copy(update={"versions": {}}).to_toml())
+
+
+def _differences(one: Any, other: Any, where: str = "") -> list[tuple[str, Any, Any]]:
+    """Return where two configs differ, with both values."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return [] if one == other else [(where, one, other)]
+    found = []
+    for key in [*one, *(key for key in other if key not in one)]:
+        found += _differences(one.get(key), other.get(key), f"{where}.{key}" if where else str(key))
+    return found
+
+
+def _cleared(path: Path) -> Folder:
+    """Return the folder of a run after its files were removed; a folder that is no run stays as it is."""
+    if path.is_symlink():
+        raise BadInput(f"{path} is a symbolic link; to overwrite the run there, name its folder itself")
+    try:
+        make_config(read_config(path / CONFIG))
+    except BadInput as error:
+        raise BadInput(f"{path} is not a run of this version and is not overwritten: {error}") from None
+    folder = Folder.open(path)
+    folder.lock()
+    folder.clear()
+    return folder
+
+
+def _warn_of_versions(config: RunConfig) -> None:
+    now = versions()
+    other = [
+        f"{name} {value} (here {now.get(name)})" for name, value in config.versions.items() if now.get(name) != value
+    ]
+    if other:
+        warnings.warn(f"this config was made with {', '.join(other)}: the last bits may differ", stacklevel=4)
+
+
+def _warn_of_objects(config: RunConfig, resolved: RunConfig) -> None:
+    for role, given in config.given.items():
+        now = resolved.given.get(role)
+        if given.hash and (now is None or now.hash != given.hash):
+            warnings.warn(f"the {role} is not the one this config was made with ({given.object})", stacklevel=4)
+
+
+@contextmanager
+def _eyes(label: str, observer: Observer | None, progress: bool | None) -> Iterator[Observer | None]:
+    """Give the caller's observer, or one that shows progress."""
+    if observer is not None:
+        if progress:
+            raise BadInput("give observer= or progress=True, not both")
+        yield observer
+        return
+    with watching(label, shown=progress) as eyes:
+        yield eyes
 
 
 def _task(model: str | nn.Module, population: Population, seed: int = 0) -> Task:

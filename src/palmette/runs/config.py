@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import platform
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import tomli_w
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +22,7 @@ from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
 from palmette.protocol.settings import NUMBER, Count
+from palmette.runs.objects import import_path, named_objects, recipe_of
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 
@@ -30,29 +34,59 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
+
+
 class DataConfig(_Part):
-    """Whose samples: a named source with its options; further keys go to the source or the partition."""
+    """Whose samples: a named source with its options; further keys go to the source or the partition.
+
+    ``seed`` is the seed of the partition, the teams and the split where it is not the run's.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
     name: str = "digits"
     folder: str | None = None
+    seed: Seed | None = None
 
 
 class ModelConfig(_Part):
-    """What is learned: a named model; further keys are the model's own settings."""
+    """What is learned: a named model; further keys are the model's own settings.
+
+    ``seed`` is the seed of the initial weights where it is not the run's.
+    """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
     name: str = "mclr"
     l2: float = Field(0.0, ge=0)
+    loss: str | None = None
+    seed: Seed | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The model's own settings."""
+        return {name: value for name, value in self if name not in ModelConfig.model_fields}
+
+
+class Given(_Part):
+    """An object that a config cannot hold.
+
+    Attributes:
+        object: Where it is imported from.
+        hash: A hash of its source, of its parameters or of its samples; empty where there is no source to be found.
+    """
+
+    object: str
+    hash: str = ""
 
 
 class EngineConfig(_Part):
     """How it is computed; of these, only ``dtype``, ``chunk`` and ``backend`` touch the last bits of a result.
 
     What devices keep between messages lies in memory or in a file in the run's folder; ``store = "auto"`` takes the file when
-    it is more than 1 GiB.
+    it is more than 1 GiB. A finished run keeps its last state, so that it can be given more rounds; it takes about as much
+    room as the models, or more where devices keep more than their model. ``keep_state = false`` leaves it out.
     """
 
     backend: str = "auto"
@@ -61,6 +95,7 @@ class EngineConfig(_Part):
     chunk: int | None = Field(None, ge=1)
     held_out: float | None = Field(None, ge=0, lt=1)
     store: Literal["memory", "disk", "auto"] = "auto"
+    keep_state: bool = True
 
 
 class RunConfig(_Part):
@@ -72,49 +107,70 @@ class RunConfig(_Part):
         rounds: Global rounds; by default as many as the algorithm's settings ask for, 20 where they do not say.
         seed: Decides the partition, the participation, the batches and the initial model.
         tree: What `Tree.parse` reads.
+        server: The server's name, where it has one of its own.
         data: The samples.
         model: The model.
         participation: Who takes part on each link, by the tier that is asked: ``devices``, ``teams``, ``tier2`` ...
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations; ``"auto"`` keeps them a small part of the run. The last is always one.
         engine: How it is computed.
-        given: What the caller handed over as objects and a config cannot make again: ``"algorithm"``, ``"data"``, ``"model"``.
+        given: What the caller handed over as objects and a config cannot make again, by role: ``algorithm``, ``data``,
+            ``model``, ``loss``, ``metrics``.
+        versions: Of Palmette, Python and torch, with which the run was made; others may give other last bits.
     """
 
     algorithm: str
     settings: dict[str, Any] = {}
     rounds: Count = _ROUNDS
-    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
+    seed: Seed = 0
     tree: str | int | list[int] | list[str] | dict[str, Any] = "4x10"
+    server: str | None = None
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
     engine: EngineConfig = EngineConfig()
-    given: list[Literal["algorithm", "data", "model"]] = []
+    given: dict[Literal["algorithm", "data", "model", "loss", "metrics"], Given] = {}
+    versions: dict[str, str] = {}
 
     def method(self) -> Algorithm:
         """Make the algorithm."""
-        if "algorithm" in self.given:
-            raise BadInput("this run's algorithm was given as an object; resume it from Python with the same algorithm")
+        self._refuse("algorithm", "method=the algorithm")
         return algorithm(self.algorithm, **self.settings)
 
     def population(self) -> Population:
         """Make the population."""
-        if "data" in self.given:
-            raise BadInput("this run's samples were given as arrays; resume it from Python with the same population")
-        options = {name: value for name, value in dict(self.data).items() if name != "name" and value is not None}
-        return make_population(self.data.name, tree=self.tree, seed=self.seed, **options)
+        self._refuse("data", "population=the population")
+        known = {"name", "seed"}
+        options = {name: value for name, value in self.data if name not in known and value is not None}
+        seed = self.seed if self.data.seed is None else self.data.seed
+        return make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+
+    def make_tree(self) -> Tree:
+        """Make the tree."""
+        tree = Tree.parse(self.tree)
+        return tree if self.server is None else Tree(tree.parents, (*tree.labels[:-1], (self.server,)))
 
     def task(self, population: Population) -> Task:
         """Make the task for a population."""
-        if "model" in self.given:
-            raise BadInput("this run's model was given as a module; resume it from Python with the same model")
-        options = {name: value for name, value in dict(self.model).items() if name not in ("name", "l2")}
+        for role in ("model", "loss", "metrics"):
+            self._refuse(role, "model=the module, or a pm.Task with its loss and metrics")
+        model = self.model
+        seed = self.seed if model.seed is None else model.seed
         return make_task(
-            self.model.name, population.shape, population.classes, seed=self.seed, l2=self.model.l2, **options
+            model.name, population.shape, population.classes, seed=seed, loss=model.loss, l2=model.l2, **model.options
         )
+
+    def _refuse(self, role: str, how: str) -> None:
+        """Say which object is missing and how to give it."""
+        given = self.given.get(role)  # type: ignore[call-overload]
+        if given is not None:
+            which = f"{given.object}, hash {given.hash}" if given.hash else given.object
+            raise BadInput(
+                f"the {role} of this run was an object of your own ({which}), which a config cannot hold; give it in "
+                f"Python: pm.rerun(FOLDER, {how}) for a new run, pm.resume(FOLDER, {how}) to go on with this one"
+            )
 
     def links(self, tree: Tree) -> dict[int, Link]:
         """Make the links of a tree."""
@@ -137,13 +193,37 @@ class RunConfig(_Part):
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
         return folder if on_disk else "memory"
 
-    def resolved(self, method: Algorithm) -> RunConfig:
-        """Return the config with every setting of the algorithm written out."""
-        return self.model_copy(update={"settings": dataclasses.asdict(method)})  # type: ignore[call-overload]
+    def resolved(self, method: Algorithm, population: Population, task: Task) -> RunConfig:
+        """Return the config with everything written out that the run depends on: settings, recipes, objects, versions."""
+        named = named_objects(method, population, task)
+        settings = dataclasses.asdict(method)  # type: ignore[call-overload]
+        if "algorithm" not in named:  # once more as they will be read: a default may be 1 where a reader has 1.0
+            settings = dataclasses.asdict(algorithm(method.name, **settings))  # type: ignore[call-overload]
+        values: dict[str, Any] = {
+            "settings": settings,
+            "model": {"name": task.name, "l2": task.l2},
+            "given": {role: {"object": path, "hash": digest} for role, (path, digest) in named.items()},
+            "versions": versions(),
+        }
+        if population.recipe is not None:
+            values["data"] = dict(population.recipe.values)
+            if population.recipe.seed != self.seed:
+                values["data"]["seed"] = population.recipe.seed
+        if (recipe := recipe_of(task, population)) is not None:
+            seed = recipe.pop("seed")
+            values["model"] |= recipe if seed == self.seed else {**recipe, "seed": seed}
+        if isinstance(task.loss, str):
+            values["model"]["loss"] = task.loss
+        return RunConfig.model_validate({**self.model_dump(), **values})
 
     def to_toml(self) -> str:
         """Write the config as TOML; what is unset is left out."""
         return tomli_w.dumps(_plain(self.model_dump()))
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the last bits of a result may depend on."""
+    return {"palmette": version("palmette"), "python": platform.python_version(), "torch": torch.__version__}
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -174,7 +254,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
                 problems.append(f"{where}: {item['msg'].removeprefix('Input ')}, not {item['input']!r}")
     given, settings, taking_part = (values.get(name, {}) for name in ("given", "settings", "participation"))
     checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
-    if isinstance(settings, Mapping) and not (isinstance(given, list) and "algorithm" in given):
+    if isinstance(settings, Mapping) and not (isinstance(given, Mapping) and "algorithm" in given):
         checks.append(lambda: algorithm(str(values.get("algorithm")), **settings))
     if isinstance(taking_part, Mapping):
         checks.append(lambda: [Participation.parse(value) for value in taking_part.values()])
@@ -200,9 +280,11 @@ def _known(where: str) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a dumped model into what TOML can hold: no None, no tuples."""
+    """Turn a dumped model into what TOML can hold: no None, no tuples; an object goes by its class."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, str | int | float) else f"<{import_path(value)}>"

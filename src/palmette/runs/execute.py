@@ -20,15 +20,16 @@ from torch import Tensor
 from palmette.engines.evaluation import Reports, Scores, measure
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.protocol import ModelKind
+from palmette.protocol import Algorithm, ModelKind
 from palmette.runs.config import RunConfig
-from palmette.runs.folder import CONFIG, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder
+from palmette.runs.folder import CONFIG, METRICS, OUTLINE, PROGRESS, TIMINGS, TRAFFIC, Folder
 from palmette.runs.metrics import Metrics
 from palmette.runs.saving import fingerprint, save_models
 from palmette.theory import advice, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
+_PUBLISH_SHARE, _PUBLISH_PAUSE = 0.01, 1.0  # of a run's seconds; seconds between two writings of the history so far
 _BLOW_UP = 1e4  # a loss so many times the initial one is no accident
 
 
@@ -69,19 +70,23 @@ class Execution:
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
         self._reports: Reports = {}  # of the same round
         self._initial_loss: float | None = None
-        self._seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
+        self._seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
+        self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
-        self._fingerprint = fingerprint(simulation, config)
+        # Without the number of rounds: a run may be given more of them.
+        self._fingerprint = fingerprint(simulation, config.model_copy(update={"rounds": 1}))
         self._stop = False
 
     def run(self) -> None:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer
         kept = self._folder.load_checkpoint()
-        if kept is None:
-            self._folder.write(CONFIG, self._config.to_toml().encode())
-        else:
+        if kept is not None:
             self._restore(*kept)
+            self._folder.reopen()
+        elif self._folder.finished:
+            raise PalmetteError(f"the state that {self._folder.path} would go on from is damaged; start a new run")
+        self._folder.write(CONFIG, self._config.to_toml().encode())
         self._folder.log(
             f"{self._config.algorithm}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
@@ -99,10 +104,12 @@ class Execution:
                     self._record(self._measure(), when="after")
                     self._tell()
                     self._checkpoint()
+                self._publish()
                 while simulation.round < simulation.rounds:
                     self._round()
                     if self._stop and simulation.round < simulation.rounds:
                         self._checkpoint()
+                        self._publish()
                         raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
             except Diverged as error:
                 raise self._diverged(error) from None
@@ -126,9 +133,13 @@ class Execution:
         if self._observer is not None:
             self._observer.round(done, scores)
         self._good = done
-        spent = self._seconds["checkpoints"]
-        if spent <= _CHECKPOINT_SHARE * sum(self._seconds.values()) and done < simulation.rounds:
-            self._checkpoint()
+        spent, total = self._seconds, sum(self._seconds.values())
+        if done < simulation.rounds:
+            if spent["checkpoints"] <= _CHECKPOINT_SHARE * total:
+                self._checkpoint()
+            waited = time.monotonic() - self._published
+            if waited >= _PUBLISH_PAUSE and spent["progress"] <= _PUBLISH_SHARE * total:
+                self._publish()
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
@@ -180,6 +191,13 @@ class Execution:
         tree, done = simulation.population.tree, simulation.round
         self._metrics.record_reports(self._reports, tree, round_=done, last=done == simulation.rounds)
 
+    def _publish(self) -> None:
+        """Put the history so far on disk, for those who look at a run before its end."""
+        with self._timed("progress"):
+            table = self._metrics.table().replace_schema_metadata({"round": str(self._simulation.round)})
+            self._folder.write_table(PROGRESS, table)
+        self._published = time.monotonic()
+
     def _checkpoint(self) -> None:
         with self._timed("checkpoints"):
             sink = io.BytesIO()
@@ -190,6 +208,8 @@ class Execution:
                 "initial_loss": self._initial_loss,
                 "seconds": self._seconds,
                 "sane": self._sane,
+                "rounds": self._simulation.rounds,
+                "looked_at_rounds": self._simulation.looked_at_rounds,
                 "fingerprint": self._fingerprint,
             }
             self._folder.save_checkpoint({**self._simulation.state(), "metrics": history}, about)
@@ -199,14 +219,42 @@ class Execution:
             raise BadInput(
                 f"this is not the run that was stopped in {self._folder.path}: its config, samples or model differ"
             )
+        self._check_rounds(int(tensors["progress"][0]), about)
         table = pq.read_table(pa.BufferReader(tensors["metrics"].numpy().tobytes()))
         self._metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
         self._simulation.restore(tensors)
         self._every, self._initial_loss, self._seconds = about["every"], about["initial_loss"], about["seconds"]
         self._good, self._sane, self._scores = self._simulation.round, about["sane"], None
+        self._simulation.looked_at_rounds = about["looked_at_rounds"]
+        if self._simulation.round == about["rounds"] < self._simulation.rounds:
+            self._forget_the_end()
+
+    def _check_rounds(self, done: int, about: dict[str, Any]) -> None:
+        """Refuse another number of rounds than the run began with where what was done so far depends on it."""
+        method, tree = self._simulation.algorithm, self._simulation.tree
+        before, now = int(about["rounds"]), self._simulation.rounds
+        if before == now:
+            return
+        staged = type(method).stage is not Algorithm.stage and any(
+            method.stage(tree, round_, before) != method.stage(tree, round_, now) for round_ in range(done)
+        )
+        if staged or about["looked_at_rounds"]:
+            raise BadInput(
+                f"{method.name} plans by the number of rounds, and the {done} rounds done were planned for {before} in all; "
+                f"for {now} start a new run with rounds = {now}"
+            )
+
+    def _forget_the_end(self) -> None:
+        """Drop from the history what was measured only because the run was to end here."""
+        done = self._simulation.round
+        regular = done == 1 or done % self._every == 0
+        self._metrics.drop_last(done, keep=regular, devices=self._simulation.population.devices)
 
     def _finish(self) -> None:
         simulation, folder = self._simulation, self._folder
+        keep = self._config.engine.keep_state
+        if keep:
+            self._checkpoint()
         save_models(simulation, self._config.model.name, folder)
         if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
             folder.write_json(OUTLINE, outline)
@@ -218,7 +266,7 @@ class Execution:
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._metrics.table())
         folder.log("finished")
-        folder.drop_checkpoints()
+        folder.close(keep_state=keep)
 
     # -- stopping ------------------------------------------------------------------------------------------------------
 
@@ -234,6 +282,7 @@ class Execution:
             while self._simulation.round < good:
                 self._round()
             self._checkpoint()
+            self._publish()
         told = f"{error}. {hint} The state after round {self._simulation.round} is kept in {self._folder.path}."
         self._folder.log(told)
         return Diverged(told)

@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,8 +25,15 @@ from palmette.runs import tensors as sheets
 CONFIG, METRICS, TRAFFIC, TIMINGS, LOG = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json", "log.txt"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
 OUTLINE = "outline.json"
+FROZEN = "frozen.safetensors"  # parameters that no node learns, the same for all
+STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
+# What a run writes besides its config and its lock.
+_WRITTEN = re.compile(
+    rf"({'|'.join(map(re.escape, (METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, CHECKPOINT, PREVIOUS, STATE, PROGRESS)))}"
+    r"|(global|teams|devices|tier\d+|frozen)\.safetensors|store-\d+-.*\.bin|\..*\.part)"
+)
 
 
 class Folder:
@@ -47,7 +55,8 @@ class Folder:
         if path.exists() and any(path.iterdir()):
             if (path / CONFIG).exists():
                 raise BadInput(
-                    f"{path} holds a run already; continue it with 'palmette resume {path}' or choose another --out"
+                    f"{path} holds a run already; continue it with 'palmette resume {path}', replace it with "
+                    "exist = 'overwrite', or choose another --out"
                 )
             raise BadInput(f"{path} exists and is not a run; choose another --out")
         try:
@@ -67,6 +76,33 @@ class Folder:
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.path / METRICS).exists() and not (self.path / CHECKPOINT).exists()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a process is working on the folder."""
+        try:
+            with open(self.path / LOCK) as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # nobody ever worked here
+        return False
+
+    def clear(self) -> None:
+        """Remove what the run wrote and nothing else; its config stays until that of the next run takes its place.
+
+        Links are removed themselves, never what they point to.
+        """
+        # The table first: a run without it is not finished, whatever else there still is when this is cut short.
+        for path in sorted(self.path.iterdir(), key=lambda path: path.name != METRICS):
+            if _WRITTEN.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
+                path.unlink()
+
+    def reopen(self) -> None:
+        """Make a finished run one that is under way again, at its last round."""
+        if (self.path / STATE).exists():
+            os.replace(self.path / STATE, self.path / CHECKPOINT)
 
     def lock(self) -> None:
         """Keep other processes off this folder until this one ends; the system frees it even after kill -9."""
@@ -173,7 +209,7 @@ class Folder:
         Args:
             at_most: Pass over those of later rounds.
         """
-        for name in (CHECKPOINT, PREVIOUS):
+        for name in (CHECKPOINT, PREVIOUS, STATE):
             path = self.path / name
             if not path.exists():
                 continue
@@ -187,15 +223,24 @@ class Folder:
             self.log(f"{name} is damaged (its checksum is wrong) and was passed over")
         return None
 
-    def drop_checkpoints(self) -> None:
-        """Remove the checkpoints of a finished run."""
-        for path in (self.path / PREVIOUS, self.path / CHECKPOINT, *self.path.glob(".*.part")):
+    def close(self, *, keep_state: bool) -> None:
+        """Make the run a finished one: its last checkpoint becomes the state to extend it from, or goes like the others."""
+        for path in (self.path / PREVIOUS, self.path / PROGRESS, *self.path.glob(".*.part")):
             path.unlink(missing_ok=True)
+        if keep_state:
+            os.replace(self.path / CHECKPOINT, self.path / STATE)
+        else:
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
 
 
 def model_file(kind: ModelKind) -> str:
     """Return the file of a kind of models: ``devices``, ``teams``, ``tier2`` ..., ``global.safetensors``."""
     return f"{_MODELS.get(kind) or f'tier{kind[2:]}'}.safetensors"
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the folders of runs that lie in a folder, or one folder deeper."""
+    return sorted(path.parent for pattern in ("*", "*/*") for path in folder.glob(f"{pattern}/{CONFIG}"))
 
 
 @contextmanager

@@ -54,6 +54,23 @@ class Metrics:
             else:
                 column.extend(repeat(row[name], len(nodes)))
 
+    def drop_last(self, round_: int, *, keep: bool, devices: int) -> None:
+        """Drop what was recorded after a round only because it was the last one.
+
+        Args:
+            round_: The round.
+            keep: Whether it would have been measured all the same; then only single devices may have to go.
+            devices: How many devices there are.
+        """
+        if keep and devices <= _EACH:
+            return
+        gone = [done == round_ and (not keep or tier == 0) for done, tier in self._pairs("round", "tier")]
+        for name, column in self.rows.items():
+            self.rows[name] = [value for value, drop in zip(column, gone, strict=True) if not drop]
+
+    def _pairs(self, one: str, other: str) -> Iterator[tuple[Any, Any]]:
+        return zip(self.rows[one], self.rows[other], strict=True)
+
     def table(self) -> pa.Table:
         """Return what was collected."""
         return pa.table(self.rows, schema=SCHEMA)

@@ -1,8 +1,10 @@
-"""A finished run as data: its config, tables and models."""
+"""A run as data: its config, tables and models."""
 
 from __future__ import annotations
 
+import copy
 import json
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,24 +14,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
-from palmette.runs.folder import CONFIG, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder, model_file
-from palmette.runs.metrics import OWN
+from palmette.runs.folder import CONFIG, FROZEN, METRICS, OUTLINE, PROGRESS, TIMINGS, TRAFFIC, Folder, model_file
+from palmette.runs.metrics import OWN, SCHEMA
 from palmette.task import make_task
 
 
 class Result:
     """What a run left in its folder.
 
+    A run that is not finished has its config and the metrics so far; `traffic`, `timings`, `outline` and the models come with
+    its end.
+
     Attributes:
         folder: Where it lies.
         config: The resolved config.
+        finished: Whether the run came to its end.
+        rounds_done: The rounds done when the metrics were written; all of them in a finished run.
         metrics: The history, one number per row: round, when, model, tier, node, on, weight, statistic, metric, value.
         outline: What the algorithm's settings came to on this tree, where it tells (`Algorithm.outline`).
         traffic: Exchanges and bytes by round and link.
@@ -40,21 +47,48 @@ class Result:
         files = Folder.open(folder)
         self.folder = folder
         self.config: RunConfig = make_config(read_config(folder / CONFIG))
-        if not (folder / METRICS).exists():
-            raise BadInput(f"the run in {folder} is not finished; continue it with 'palmette resume {folder}'")
-        self.metrics: pa.Table = files.read_table(METRICS)
-        self.traffic: pa.Table = files.read_table(TRAFFIC)
+        self.finished = files.finished
+        self.outline: dict[str, Any] = {}
+        self.timings: dict[str, Any] = {}
+        self.traffic: pa.Table = pa.table({})
+        if not self.finished:
+            begun = (folder / PROGRESS).exists()
+            self.metrics: pa.Table = files.read_table(PROGRESS) if begun else SCHEMA.empty_table()
+            self.rounds_done = int((self.metrics.schema.metadata or {}).get(b"round", 0))
+            return
+        self.metrics, self.rounds_done = files.read_table(METRICS), self.config.rounds
+        self.traffic = files.read_table(TRAFFIC)
         try:
-            self.timings: dict[str, Any] = json.loads((folder / TIMINGS).read_text())
+            self.timings = json.loads((folder / TIMINGS).read_text())
             self.timings["device_steps"], self.timings["device_steps_per_second"]
         except (OSError, ValueError, KeyError) as error:
             raise BadInput(f"cannot read {folder / TIMINGS}: {error!r}") from None
-        self.outline: dict[str, Any] = {}
         if (folder / OUTLINE).exists():
             try:
                 self.outline = dict(json.loads((folder / OUTLINE).read_text(encoding="utf-8")))
             except (OSError, ValueError, TypeError) as error:
                 raise BadInput(f"cannot read {folder / OUTLINE}: {error!r}") from None
+
+    def __repr__(self) -> str:
+        config = self.config
+        done = (
+            f"{config.rounds} rounds" if self.finished else f"not finished, round {self.rounds_done} of {config.rounds}"
+        )
+        head = (
+            f"Result of {config.algorithm} on {config.data.name}: {done}, model {config.model.name}, seed {config.seed}"
+        )
+        scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
+        return f"{head}\n  test {self.lead}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+
+    @property
+    def lead(self) -> str:
+        """The metric to show first: accuracy where there is one, else the loss."""
+        return "accuracy" if "accuracy" in self.metric_names else "loss"
+
+    @property
+    def running(self) -> bool:
+        """Whether a process is working on the run at this moment."""
+        return not self.finished and Folder(self.folder).busy
 
     def curve(
         self,
@@ -145,10 +179,12 @@ class Result:
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.
 
-        ``extra`` is there where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``.
+        ``extra`` is there where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``. A run that
+        is not finished has less to tell, what `line` says, and ``finished`` is false.
         """
-        names = self.metric_names
-        lead = "accuracy" if "accuracy" in names else "loss"
+        names, lead = self.metric_names, self.lead
+        if not self.finished:
+            return self.line()
         links = self.traffic.group_by("tier").aggregate(
             [("exchanges", "sum"), ("bytes_up", "sum"), ("bytes_down", "sum")]
         )
@@ -178,6 +214,22 @@ class Result:
             **({"extra": told} if told else {}),
         }
 
+    def line(self) -> dict[str, Any]:
+        """Return what a list of runs says about this one."""
+        config = self.config
+        return {
+            "folder": str(self.folder),
+            "algorithm": config.algorithm,
+            "data": config.data.name,
+            "model": config.model.name,
+            "rounds": config.rounds,
+            "rounds_done": self.rounds_done,
+            "seed": config.seed,
+            "finished": self.finished,
+            "running": self.running,
+            "models": {kind: {name: self.last(kind, name) for name in self.metric_names} for kind in self.kinds},
+        }
+
     # -- models --------------------------------------------------------------------------------------------------------
 
     def names(self, kind: ModelKind = "PM") -> list[str]:
@@ -185,36 +237,46 @@ class Result:
         return list(self._about(kind)["nodes"])
 
     def tensors(self, kind: ModelKind = "PM") -> dict[str, Tensor]:
-        """Return the parameters of all models of a kind, by name, with one line per node."""
+        """Return the parameters of all models of a kind, by name, with one line per node; `frozen` has the others."""
         with safe_open(self._file(kind), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The parameters that were frozen and are the same in all models, by name; mostly there are none."""
+        return load_file(self.folder / FROZEN) if (self.folder / FROZEN).exists() else {}
+
     def module(self, kind: ModelKind = "PM", node: str | None = None, into: nn.Module | None = None) -> nn.Module:
-        """Return one node's model as a torch module.
+        """Return one node's model as a torch module, a new one every time.
 
         Args:
             kind: ``"PM"``, ``"TM"`` or ``"GM"``; in deeper trees also ``"TM2"`` for the nodes of tier 2, and so on.
             node: The device's or team's name; not needed for the global model.
-            into: The module to fill, for a run whose model was a module of your own.
+            into: A module of the same layers, for a run whose model was a module of your own. It is copied, in its own type
+                of numbers, and itself stays as it is.
         """
         names = self.names(kind)
         name = names[0] if node is None and len(names) == 1 else node
         if name not in names:
             raise BadInput(f"no {kind} of {name!r}{nearest(str(name), names)}")
         about = self._about(kind)["model"]
-        if into is None:
-            if "model" in self.config.given:
-                raise BadInput("this run's model was a module of your own: give one to fill with into=")
-            options = {key: value for key, value in dict(self.config.model).items() if key not in ("name", "l2")}
-            into = make_task(self.config.model.name, tuple(about["shape"]), about["classes"], **options).module
         line = names.index(name)
         with torch.no_grad(), safe_open(self._file(kind), framework="pt") as file:
-            for key, parameter in into.named_parameters():
-                parameter.copy_(file.get_slice(key)[line])
-        return into
+            values = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
+        values |= self.frozen
+        if into is not None:
+            made = copy.deepcopy(into)
+        elif "model" in self.config.given:
+            raise BadInput("this run's model was a module of your own: give one of the same layers with into=")
+        else:
+            model = self.config.model
+            made = make_task(model.name, tuple(about["shape"]), about["classes"], **model.options).module
+            made = made.to(next(iter(values.values())).dtype)
+        _fill(made, values, f"the {kind} of {name!r}")
+        return made
 
     def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
-        """Write every node's model to a safetensors file of its own, named after the node."""
+        """Write every node's model to a safetensors file of its own, named after the node; what is frozen is in each."""
         folder = Path(target)
         written = [folder / f"{quote(name, safe=' ')}.safetensors" for name in self.names(kind)]
         if len({path.name.casefold() for path in written}) < len(written):
@@ -223,11 +285,15 @@ class Result:
         with safe_open(self._file(kind), framework="pt") as file:
             parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
             for line, path in enumerate(written):
-                save_file({key: part[line] for key, part in parts.items()}, path)
+                save_file({**{key: part[line] for key, part in parts.items()}, **self.frozen}, path)
         return written
 
     def _file(self, kind: ModelKind) -> Path:
         path = self.folder / model_file(kind)
+        if not self.finished:
+            raise BadInput(
+                f"the run in {self.folder} is not finished and has no models yet; go on with 'palmette resume {self.folder}'"
+            )
         if not path.exists():
             raise BadInput(f"{self.config.algorithm} made no {kind}; there is {', '.join(self.kinds)}")
         return path
@@ -238,5 +304,28 @@ class Result:
 
 
 def load(folder: str | Path) -> Result:
-    """Read a finished run from its folder."""
-    return Result(Path(folder))
+    """Read a run from its folder.
+
+    A run that is not finished, because it goes on at this moment or was stopped, comes with a warning and with
+    ``finished = False``: its metrics are those so far, and it has no models yet.
+    """
+    result = Result(Path(folder))
+    if not result.finished:
+        going = "is still running" if result.running else f"is not finished; go on with 'palmette resume {folder}'"
+        done = f"{result.rounds_done} of {result.config.rounds} rounds"
+        warnings.warn(f"the run in {folder} {going}. These are its numbers after {done}", stacklevel=2)
+    return result
+
+
+def _fill(module: nn.Module, values: dict[str, Tensor], what: str) -> None:
+    """Put a model's numbers into a module that has a place for each of them."""
+    parameters = dict(module.named_parameters())
+    missing = next((key for key in values if key not in parameters), None)
+    if missing is not None:
+        raise BadInput(f"{what} has the parameter {missing!r}, which the module given with into= does not have")
+    for key, value in values.items():
+        if parameters[key].shape != value.shape:
+            here, there = tuple(parameters[key].shape), tuple(value.shape)
+            raise BadInput(f"{what} has the parameter {key!r} of shape {there}; that of the module given is {here}")
+        with torch.no_grad():
+            parameters[key].copy_(value)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from palmette.engines.simulate import Simulation
 from palmette.runs.config import RunConfig
-from palmette.runs.folder import Folder, model_file
-from palmette.runs.tensors import Chunk
+from palmette.runs.folder import FROZEN, Folder, model_file
+from palmette.runs.tensors import Chunk, whole
 
 _SAMPLED = 4096  # samples that stand for all in a run's fingerprint
 _BLOCK = 256  # devices whose models are gathered at once
@@ -34,7 +34,7 @@ def fingerprint(simulation: Simulation, config: RunConfig) -> str:
 
 
 def save_models(simulation: Simulation, name: str, folder: Folder) -> None:
-    """Write the models of every kind there is, each kind to a file of its own.
+    """Write the models of every kind there is, each kind to a file of its own; what is frozen is written once.
 
     Args:
         simulation: Whose models.
@@ -49,6 +49,8 @@ def save_models(simulation: Simulation, name: str, folder: Folder) -> None:
         if tier > 0:
             blocks = [simulation.models_of(tier, torch.arange(len(names)))]
         _write(simulation, folder, model_file(kind), blocks, {"nodes": names, "model": model})
+    if frozen := simulation.task.frozen:
+        folder.write_tensors(FROZEN, frozen, whole(frozen), {"model": model})
 
 
 def _write(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -68,6 +69,7 @@ class Task:
         metrics: Functions ``(output, target) -> one value per sample``; by default those that fit the loss.
         l2: Weight of ``l2 / 2 * |theta|^2`` in every device's objective.
         name: What to call the model in results.
+        recipe: How `make_task` made a named model: its name, seed and options; ``None`` for a module of one's own.
     """
 
     module: nn.Module
@@ -75,6 +77,7 @@ class Task:
     metrics: dict[str, PerSample] | None = None
     l2: float = 0.0
     name: str = "module"
+    recipe: Mapping[str, Any] | None = None
     layout: Layout = field(init=False)
 
     def __post_init__(self) -> None:
@@ -189,4 +192,6 @@ def make_task(
         module = MODELS[model](shape, classes or 1, seed=seed, **options)
     except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
         raise BadInput(f"model {model!r} cannot be made with {options}: {str(error).splitlines()[0]}") from None
-    return Task(module, chosen, l2=l2, name=model)
+    known = inspect.signature(MODELS[model]).parameters
+    defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
+    return Task(module, chosen, l2=l2, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

@@ -179,6 +179,13 @@ class Tree:
     def __str__(self) -> str:
         return self._factors() or " > ".join(str(self.size(tier)) for tier in range(self.top, -1, -1))
 
+    def __repr__(self) -> str:
+        kinds = ["device", "team", *(f"tier {tier} node" for tier in range(2, self.top))][: self.top]
+        counts = [f"{self.size(tier)} {kind}{'s' * (self.size(tier) > 1)}" for tier, kind in enumerate(kinds)]
+        ends = [(self.name(tier, 0), self.name(tier, self.size(tier) - 1)) for tier in range(self.top)]
+        names = [repr(first) if first == last else f"{first!r} to {last!r}" for first, last in ends]
+        return f"Tree {self}: {' in '.join(counts)} under the {self.name(self.top, 0)}\n  {', '.join(names)}"
+
     def _factors(self) -> str:
         """Return ``"4x10"`` and the like where all teams of a tier are of one size, else nothing."""
         sizes = [np.diff(offset) for offset in self.offsets]

@@ -1,0 +1,96 @@
+"""How a population was made, as plain data that makes it again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palmette.population.partition import PARTITIONS, Few, Partition
+from palmette.population.pool import Pool
+from palmette.population.sources import Source
+
+SET_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")  # what a population is told that its source may ask for
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `make_population` was called with, every default that played a part written out.
+
+    Attributes:
+        values: The name of the source and the keywords of `make_population`, as numbers and words; not the tree.
+        seed: The seed of the partition, the teams and the split.
+        objects: What cannot be written down, by its role (``"source"``, ``"partition"``): its import path. A recipe that names
+            some does not make the population again.
+    """
+
+    values: Mapping[str, Any]
+    seed: int
+    objects: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_down(
+    source: str | Pool,
+    entry: Source,
+    partition: Partition | None,
+    options: Mapping[str, Any],
+    *,
+    seed: int,
+    teams: str,
+    shift: str | None,
+    folder: str | Path | None,
+    test: float,
+    pixels: str,
+    split: bool,
+) -> Recipe:
+    """Write a recipe down; what has no part in this population is left out.
+
+    Args:
+        source: The source.
+        entry: Its row in the table of sources.
+        partition: The partition, ``None`` for samples that come by device.
+        options: The source's own options that were given.
+        seed: The seed.
+        teams: How teams are formed.
+        shift: How teams differ.
+        folder: Where the files are, if somebody said so.
+        test: The part of each device's samples kept for testing.
+        pixels: What pixels are turned into.
+        split: Whether the source comes split into training and test samples, on the leaves of the tree.
+    """
+    own = isinstance(source, Pool)
+    values: dict[str, Any] = {"name": source.name if isinstance(source, Pool) else source}
+    objects = {"source": "palmette.population.Pool"} if own else {}
+    if not own:
+        known = inspect.signature(entry.read).parameters
+        values |= {name: known[name].default for name in entry.takes if name not in SET_ELSEWHERE} | dict(options)
+    if partition is not None:
+        values |= _partition(partition, objects)
+    if not split:
+        values |= {"teams": teams, "test": test}
+    if "pixels" in entry.takes:
+        values["pixels"] = pixels
+    values |= {name: str(value) for name, value in (("shift", shift), ("folder", folder)) if value is not None}
+    return Recipe({name: _plain(value) for name, value in values.items()}, int(seed), objects)
+
+
+def _partition(partition: Partition, objects: dict[str, str]) -> dict[str, Any]:
+    """Return a partition's name and options; one of a user's own goes by its import path."""
+    name = next((name for name, kind in PARTITIONS.items() if type(partition) is kind), None)
+    if name is None:
+        objects["partition"] = f"{type(partition).__module__}.{type(partition).__qualname__}"
+        return {"partition": objects["partition"]}
+    options = {entry.name: getattr(partition, entry.name) for entry in fields(partition)}  # type: ignore[arg-type]
+    if isinstance(partition, Few):
+        inner = _partition(partition.of, objects)
+        options |= {"of": inner.pop("partition"), **inner}
+    return {"partition": name, **options}
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy's numbers into Python's."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,108 @@
+"""Objects that a config cannot hold, named by where they are imported from and by a hash of what they are."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palmette.algorithms import ALGORITHMS
+from palmette.population import Population
+from palmette.protocol import Algorithm
+from palmette.task import Task, make_task
+from palmette.tree import Tree
+
+Named = tuple[str, str]
+"""An import path and a hash."""
+
+
+def named_objects(method: Algorithm, population: Population, task: Task) -> dict[str, Named]:
+    """Return what of a run only Python can give, by its role: ``algorithm``, ``data``, ``model``, ``loss``, ``metrics``."""
+    found: dict[str, Named] = {}
+    if not is_named(method):
+        found["algorithm"] = import_path(type(method)), _hash_source([type(method)])
+    recipe = population.recipe
+    if recipe is None or recipe.objects or not _can_be_written(population.tree):
+        own = dict(recipe.objects) if recipe is not None else {}
+        own |= {} if _can_be_written(population.tree) else {"tree": "palmette.Tree"}
+        path = ", ".join(f"{role} {where}" for role, where in own.items()) or "palmette.Population"
+        found["data"] = path, hash_samples(population)
+    if recipe_of(task, population) is None:
+        found["model"] = import_path(type(task.module)), hash_module(task.module)
+    if not isinstance(task.loss, str):
+        found["loss"] = import_path(task.loss), _hash_source([task.loss])
+    if task.metrics is not None:
+        paths = ", ".join(f"{name} = {import_path(metric)}" for name, metric in task.metrics.items())
+        found["metrics"] = paths or "none", _hash_source(task.metrics.values())
+    return found
+
+
+def is_named(method: Algorithm) -> bool:
+    """Return whether an algorithm is one of Palmette's, which its name and settings make again."""
+    return ALGORITHMS.get(method.name) is type(method)
+
+
+def recipe_of(task: Task, population: Population) -> dict[str, Any] | None:
+    """Return the recipe of a named model, or ``None`` where it would not make the module as it is now."""
+    if task.recipe is None:
+        return None
+    options = dict(task.recipe)
+    again = make_task(options.pop("name"), population.shape, population.classes, **options).module
+    return dict(task.recipe) if hash_module(again) == hash_module(task.module) else None
+
+
+def _can_be_written(tree: Tree) -> bool:
+    """Return whether `Tree.spec` says all there is to a tree: not where some tiers have names and others only numbers."""
+    named = [names is not None for names in tree.labels[:-1]]
+    if tree.fixed is not None:  # its devices have the addresses of another tree
+        return False
+    return all(named) or (not any(named) and not isinstance(tree.spec(), dict))
+
+
+def import_path(thing: Any) -> str:
+    """Return where a class or function is imported from; of another object, its class."""
+    named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def hash_samples(population: Population) -> str:
+    """Return a hash of all samples, who has them, and the tree."""
+    tree = population.tree
+    digest = hashlib.blake2b(repr((population.affine, population.classes)).encode(), digest_size=16)
+    for tier in range(tree.tiers):
+        digest.update("\0".join(tree.names(tier)).encode("utf-8", "surrogatepass"))
+    for parents in tree.parents:
+        digest.update(parents.tobytes())
+    for part in (population.x, population.y, population.start, population.train):
+        _update(digest, part)
+    return digest.hexdigest()
+
+
+def hash_module(module: nn.Module) -> str:
+    """Return a hash of a module's layers, its parameters and which of them learn, and its buffers."""
+    digest = hashlib.blake2b(repr(module).encode(), digest_size=16)
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        digest.update(f"{name} {value.requires_grad}".encode())
+        _update(digest, value.detach())
+    return digest.hexdigest()
+
+
+def _hash_source(things: Iterable[type | Callable[..., Any]]) -> str:
+    """Return a hash of the source text of classes and functions; empty where Python cannot find one."""
+    digest = hashlib.blake2b(digest_size=16)
+    for thing in things:
+        named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
+        try:
+            digest.update(inspect.getsource(named).encode())
+        except (OSError, TypeError):
+            return ""
+    return digest.hexdigest()
+
+
+def _update(digest: Any, value: Tensor) -> None:
+    digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
+    digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())

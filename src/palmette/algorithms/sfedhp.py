@@ -207,9 +207,9 @@ class SFedHP(Algorithm):
     def _chosen(self, node: Node, trained: Tensor) -> Tensor:
         """Draw S of the edges that trained."""
         assert self.edges != "all"
-        luck = address.mix(address.key(node.seed, "aggregated edges", node.round), node.child_addresses[trained])
+        drawn = address.mix(address.key(node.seed, "aggregated edges", node.round), node.child_addresses[trained])
         chosen = torch.zeros(len(node.child_ids), dtype=torch.bool)
-        chosen[trained[luck.argsort(stable=True)][: self.edges]] = True
+        chosen[trained[drawn.argsort(stable=True)][: self.edges]] = True
         return chosen
 
 

@@ -198,10 +198,10 @@ def batch_curvature(node: Device, at: Tensor, whole: Tensor) -> Tensor:
 def flips(node: Node, purpose: str, chance: Tensor | float, first: int, last: int) -> Tensor:
     """Flip a coin of every node at the iterations ``first .. last - 1``: return how they fell ``(iterations, n)``."""
     base = address.key(node.seed, purpose, node.round, node.tier)
-    luck = address.mix(
+    drawn = address.mix(
         address.mix(base, torch.arange(first, last))[:, None], node.addresses
     )  # all of `Node.uniform` at once
-    return address.uniform(luck) < chance
+    return address.uniform(drawn) < chance
 
 
 def count(counts: Tensor, fell: Tensor) -> Tensor:

@@ -10,18 +10,38 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only errors and the result.")]
 
-Algo = Annotated[str | None, typer.Argument(metavar="ALGO", help="See: palmette list algorithms", show_default=False)]
-Data = Annotated[str | None, typer.Option(metavar="NAME", help="Whose samples. [dim](default: digits)[/dim]")]
+Algo = Annotated[
+    str | None,
+    typer.Argument(metavar="ALGO", help="The algorithm; see: palmette list algorithms", show_default=False),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The data set; see: palmette list datasets. [dim](default: digits)[/dim]"),
+]
 Tree = Annotated[
-    str | None, typer.Option(help="Teams x devices, such as 4x10. [dim](default: 4x10)[/dim]", metavar="TREE")
+    str | None,
+    typer.Option(help="Number of teams x devices in each, such as 4x10. [dim](default: 4x10)[/dim]", metavar="TREE"),
 ]
-Model = Annotated[str | None, typer.Option(metavar="NAME", help="What is learned. [dim](default: mclr)[/dim]")]
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The model to train; see: palmette list models. [dim](default: mclr)[/dim]"),
+]
 Rounds = Annotated[
-    int | None, typer.Option(metavar="T", help="Global rounds. [dim](default: as settings ask, else 20)[/dim]")
+    int | None,
+    typer.Option(
+        metavar="T", help="Communication rounds. [dim](default: what the algorithm's settings ask for, else 20)[/dim]"
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(metavar="S", help="Decides all luck. [dim](default: 0)[/dim]")]
+Seed = Annotated[
+    int | None,
+    typer.Option(metavar="S", help="Random seed: two runs with the same seed are identical. [dim](default: 0)[/dim]"),
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the algorithm or of the config; repeat it."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set one value, such as alpha=0.1 or data.shift=rotate. Can be repeated."
+    ),
 ]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Start from this config.toml.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read settings from this file, such as a run's config.toml.")
+]

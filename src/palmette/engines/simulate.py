@@ -155,7 +155,7 @@ class Simulation:
         return replies
 
     def link_tier(self, tier: int) -> int:
-        """Return the tier a link is counted under: a flat method's only link is the dear one, to the server."""
+        """Return the tier a link is counted under: the only link of a method without teams is the one to the server."""
         return self.population.tree.top if self.algorithm.flat else tier
 
     def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[slice, Any]]:

@@ -36,7 +36,7 @@ def choose(
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
     """
-    _refuse_own_luck(task, dtype, device, probe)
+    _refuse_unaddressed_noise(task, dtype, device, probe)
     if name == "auto":
         return _first_that_fits(task, dtype, device, probe)
     if name not in BACKENDS:
@@ -64,12 +64,12 @@ def _first_that_fits(
             continue
         gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
         if gap <= _CLOSE * scale or not expected.isfinite().all():
-            return backend, "; ".join([*reasons, f"{name} is the fastest that fits the model"])
+            return backend, "; ".join([*reasons, f"{name} is the fastest backend that can run this model"])
         reasons.append(f"{name} disagrees with plain autograd by {gap / scale:.1g} of the gradient")
     return loop, "; ".join([*reasons, "loop runs any model"])
 
 
-def _refuse_own_luck(task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]) -> None:
+def _refuse_unaddressed_noise(task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]) -> None:
     """Refuse a model that draws from torch's own random numbers: such a run could not be repeated, let alone resumed."""
 
     def state() -> Tensor:

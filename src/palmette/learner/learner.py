@@ -33,7 +33,7 @@ class Learner:
 
     Args:
         task: What is learned.
-        population: Whose samples.
+        population: The samples of all devices.
         seed: Seed of the run; batches are addressed under it.
         batch_size: Samples per step, or ``"full"`` for all of a device's training samples.
         dtype: Type of the rows.

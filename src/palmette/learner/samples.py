@@ -25,7 +25,7 @@ class Samples:
         y: All targets.
 
     Args:
-        population: Whose samples.
+        population: The samples of all devices.
         dtype: Type of the rows.
         device: Where they live.
         memory: Bytes that the converted copy may take.

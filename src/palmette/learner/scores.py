@@ -26,7 +26,7 @@ class Scorer:
 
     Args:
         task: What is measured.
-        population: Whose samples.
+        population: The samples of all devices.
         samples: The same samples as the learner reads them.
         backend: The learner's backend; `loop` cannot run a module for many rows at once.
         held_out: How many of each device's last training samples are held out.

@@ -93,9 +93,9 @@ class Participation:
             where = address.mix(address.key(seed, "participation pass", tier), turn // turns)
         else:
             where = address.mix(address.key(seed, "participation", round_, tier), exchange)
-        luck = address.mix(where[parents], children)
-        some = _first(luck, parents, size, high)
-        order = some[torch.argsort(luck[some], stable=True)]
+        drawn = address.mix(where[parents], children)
+        some = _first(drawn, parents, size, high)
+        order = some[torch.argsort(drawn[some], stable=True)]
         order = order[torch.argsort(parents[order], stable=True)]
         above = parents[order]
         count = torch.bincount(above, minlength=len(size))
@@ -105,14 +105,14 @@ class Participation:
         return chosen
 
 
-def _first(luck: Tensor, parents: Tensor, size: Tensor, high: Tensor) -> Tensor:
-    """Return the positions of some children, every parent's ``high`` of the least luck among them.
+def _first(drawn: Tensor, parents: Tensor, size: Tensor, high: Tensor) -> Tensor:
+    """Return the positions of some children, every parent's ``high`` with the smallest draws among them.
 
-    Sorting a million children to pick ten thousand would cost more than asking them. Luck is spread evenly, so nearly always
+    Sorting a million children to pick ten thousand would cost more than asking them. Draws are spread evenly, so nearly always
     those below a bound a little above the wanted share are enough; where they are not, all are returned.
     """
     share = (high / size + 6 * torch.sqrt(high.double()) / size + 8 / size).clamp(max=1.0)
     bound = ((share - 0.5) * 2.0**64).clamp(max=float(2**63 - 1024)).to(torch.int64)
-    some = (luck <= bound[parents]).nonzero().squeeze(1)
+    some = (drawn <= bound[parents]).nonzero().squeeze(1)
     enough = torch.bincount(parents[some], minlength=len(size)) >= torch.minimum(size, high)
-    return some if bool(enough.all()) else torch.arange(len(luck))
+    return some if bool(enough.all()) else torch.arange(len(drawn))

@@ -38,7 +38,7 @@ class Interrupted(PalmetteError):  # noqa: N818 - reads as what it is
 
 
 class Observer(Protocol):
-    """Somebody who watches a run, such as a progress bar."""
+    """An object that is told how a run goes on, such as a progress bar."""
 
     def begin(self, simulation: Simulation, rounds: int) -> None:
         """The run starts, or goes on from ``simulation.round``."""
@@ -60,7 +60,7 @@ class Execution:
         simulation: What runs.
         config: The resolved config.
         folder: Where it is kept; locked by the caller.
-        observer: Who watches.
+        observer: Is told of every round.
     """
 
     def __init__(self, simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> None:

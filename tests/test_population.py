@@ -61,10 +61,11 @@ def test_the_seed_decides_the_split_and_shuffles() -> None:
 
 def test_a_device_alone_finds_the_split_it_has_among_others() -> None:
     x, y, device = columns()
-    all_of_them = Population.from_arrays(x, y, device=device, tree=6)
-    mine = device == 0
-    alone = Population.from_arrays(x[mine], y[mine], device=device[mine], tree=1)
-    assert torch.equal(alone.x, all_of_them.x[:20])
+    names = np.array(list("abcdef"))[device]
+    all_of_them = Population.from_arrays(x, y, device=names, tree=list("abcdef"))
+    mine = device == 2
+    alone = Population.from_arrays(x[mine], y[mine], device=names[mine], tree=["c"])
+    assert torch.equal(alone.x, all_of_them.x[int(all_of_them.start[2]) : int(all_of_them.start[3])])
 
 
 def test_two_devices_with_equal_samples_split_differently() -> None:

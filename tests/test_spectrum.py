@@ -63,8 +63,11 @@ def test_squared_errors_have_the_extreme_eigenvalues_of_all_devices(bias: bool) 
 
 def test_a_device_with_fewer_samples_than_weights_leaves_the_l2_term_alone() -> None:
     features = draw((9, 3), (2, 3))
-    task = make_task("linear", (3,), None, l2=0.01)
-    assert curvature(learner(task, people(features, numbers(features))), convexity=True).convexity == 0.01
+    found = learner(make_task("linear", (3,), None, l2=0.01), people(features, numbers(features)))
+    assert curvature(found, convexity=True).convexity == 0.01
+    assert found.spectrum is not None
+    own = found.spectrum.convexity(torch.arange(2)).tolist()
+    assert own == pytest.approx([extremes(features[:1], bias=False)[0] + 0.01, 0.01])
 
 
 def test_diabetes_is_less_convex_than_a_few_power_iterations_tell() -> None:
@@ -115,6 +118,16 @@ def test_large_matrices_are_bounded_from_above_and_closely(shape: tuple[int, int
     assert spectrum is not None
     exact = float(torch.linalg.matrix_norm(features[0], 2)) ** 2 / shape[0]
     assert exact <= spectrum.largest <= (1.001 if not flat else 1 + 1e-9) * exact
+
+
+def test_two_directions_that_are_nearly_alike_are_not_mistaken_for_one() -> None:
+    left, right = (torch.linalg.qr(x)[0] for x in draw((300, 200), (200, 200)))
+    sizes = torch.full((200,), 1e-3, dtype=torch.float64)
+    sizes[:2] = torch.tensor([1.0, 0.9992])  # a few products do not tell them apart
+    features = [left * sizes @ right.mT]
+    spectrum = learner(make_task("linear", (200,), None), people(features, numbers(features))).spectrum
+    assert spectrum is not None
+    assert 1 / 300 <= spectrum.largest <= 1.001 / 300
 
 
 def test_features_are_taken_in_blocks_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

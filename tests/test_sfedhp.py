@@ -21,6 +21,7 @@ from palmette.links import Link
 from palmette.links.sparse import prune
 from palmette.runs import run
 from problems import quadratics, regression, simulate, task_of
+from test_averaging import personal, without
 from test_contract import assert_separate_is_stacked
 
 DENSE: dict[str, Any] = {"gamma_1": 0.0, "gamma_2": 0.0, "batch_size": "full"}
@@ -94,6 +95,22 @@ def test_one_step_by_hand_in_one_dimension() -> None:
     assert simulation.stores[0].rows["model"].item() == pytest.approx(0.2)
     assert float(simulation.team_models()) == pytest.approx(0.075)  # type: ignore[arg-type]
     assert simulation.model().item() == pytest.approx(0.0375)
+
+
+@pytest.mark.parametrize("schedule", ["none", "each"])
+def test_a_device_that_never_took_part_adapts_with_its_full_sparsity(schedule: str) -> None:
+    """It has no density yet that could let its sparsity go."""
+    population = regression("1x3", dimension=6)
+    given = {"gamma_1": 0.3, "gamma_2": 0.0, "rho": 0.05, "zero_tol": 0.01, "schedule": schedule, "alpha": 0.1}
+    given |= {"team_steps": 2, "local_steps": 3, "lam_1": 3.0, "lam_2": 2.0, "batch_size": "full"}
+    simulation = simulate(SFedHP(**given), population, 2, links={0: without(1)})
+    (a, b), teams = quadratics(population)[1], simulation.team_models()
+    assert teams is not None
+    theta = w = teams[0].numpy()
+    for _ in range(3):
+        theta = theta - 0.1 * (a @ theta - b + 3.0 * (theta - w) + 0.3 * np.tanh(theta / 0.05))
+    theta = np.where(np.abs(theta) <= 0.01, 0, theta)
+    np.testing.assert_allclose(personal(simulation)[1], theta, atol=1e-13)
 
 
 # -- identities --------------------------------------------------------------------------------------------------------

@@ -29,8 +29,6 @@ from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Ser
 from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
-_FLAT = 1e-4  # the least strong convexity assumed, as a part of the smoothness
-
 
 @settings
 class AL2SGD(Algorithm):
@@ -74,9 +72,9 @@ class AL2SGD(Algorithm):
         """Take the averaging iteration that is due, then the local ones since."""
         y, z, ref, slope = (state[name] for name in ("model", "z", "ref", "slope"))
         if "estimate" in message:
-            whole = mixing.curvature(node, y)
-            convex = torch.maximum(whole - mixing.curvature(node, y, 50, shift=whole), _FLAT * whole).clamp(min=1e-12)
-            return torch.cat([mixing.batch_curvature(node, y, whole), 1 / convex], 1), state
+            whole = mixing.smoothness(node, y)
+            batch = mixing.batch_smoothness(node, y, whole, self.batch_size)
+            return torch.cat([batch, 1 / mixing.convexity(node, y, whole)], 1), state
         if "anchor" in message:
             slope = node.gradient(y) + node.own(self.lam, y) * (y - message["anchor"])
             return None, {**state, "ref": y, "slope": slope}

@@ -75,7 +75,7 @@ class CoinTree(Algorithm):
         """Move to the centre that is due, then take the local steps since."""
         theta = state["model"]
         if "estimate" in message:
-            return mixing.curvature(node, theta), state
+            return mixing.smoothness(node, theta), state
         step = node.own(self.lam, theta) * message["gain"].to(theta)[:, None]
         theta = (1 - step) * theta + step * message["centre"]
         theta = node.descend(theta, steps=message["steps"], lr=message["rate"])

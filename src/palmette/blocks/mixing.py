@@ -25,6 +25,7 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput
+from palmette.learner import power
 from palmette.protocol import Ask, Device, Node, Replies, Setting, State
 from palmette.tree import Tree
 
@@ -33,6 +34,8 @@ Chance = Literal["auto"] | float | dict[str, float]
 
 PAPER = "Lyu, Hanzely, Kolar: Personalized Federated Learning with Multiple Known Clusters"
 _DRAWS = 8  # batches whose curvature a device looks at
+_FLAT = 1e-4  # the strong convexity assumed where there is none, as a part of the smoothness
+_NONE = 1e-30  # a strong convexity that single precision cannot tell from none
 KINDS = ("raw", "coalesced")
 COUNTS = 3  # numbers in a row of counts: raw, coalesced, and how the last coin fell
 
@@ -113,6 +116,8 @@ class Coins:
             raise BadInput(
                 "between = 0 leaves a pull that no coin ever serves; set between above 0, or gamma = 0 and within"
             )
+        if joint >= 1 or (chance >= 1).any():
+            raise BadInput("the pulls are so large that the coins leave no local step; lower lam and gamma")
         return Coins(joint, chance, tau)
 
     def terms(self, pulls: Pulls, smoothness: float) -> tuple[float, float, float]:
@@ -155,44 +160,54 @@ def largest(message: Any, like: Tensor) -> Generator[Any, Replies, Tensor]:
     return like.scatter_reduce(0, where, got.rows, "amax", include_self=False)
 
 
-def curvature(node: Device, at: Tensor, iterations: int = 20, shift: Tensor | float = 0.0) -> Tensor:
-    """Return the largest curvature ``(n, 1)`` of each device's loss at some rows, by power iteration on full gradients.
+def smoothness(node: Device, at: Tensor) -> Tensor:
+    """Return the L ``(n, 1)`` of each device's own loss: the closed form of a linear model, else an estimate at some rows."""
+    if node.spectrum is not None:
+        return _above(node.spectrum.smoothness(node.ids), at)
+    return power(node.oracle("full"), at, 20)
 
-    With a ``shift`` at or above it, it returns the largest eigenvalue of ``shift - Hessian`` instead: shift minus the smallest
-    curvature.
+
+def convexity(node: Device, at: Tensor, most: Tensor) -> Tensor:
+    """Return the strong convexity ``(n, 1)`` that each device takes steps for.
+
+    It is the true mu of a linear model's loss, or an estimate. Steps need one above 0: where there is none, or none that an
+    estimate shows, a small part of the smoothness ``most`` stands for it, and no theorem applies.
     """
-    base = node.gradient(at)
-    tiny = 1e-5 if at.dtype == torch.float64 else 0.01  # large enough for a difference of gradients in this type
-    scale = tiny * at.norm(dim=1, keepdim=True).clamp(min=1.0)
-    size: Tensor = base.norm(dim=1, keepdim=True)
-    direction = torch.where(size > 0, base, 1.0)
-    for _ in range(iterations):
-        direction = direction / direction.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        image = (node.gradient(at + scale * direction) - base) / scale
-        direction = shift * direction - image if isinstance(shift, Tensor) else image
-        size = direction.norm(dim=1, keepdim=True)
-    return size
+    least = (_FLAT * most).clamp(min=1e-12)
+    if node.spectrum is None:
+        return torch.maximum(most - power(node.oracle("full"), at, 50, shift=most), least)
+    mu = node.spectrum.convexity(node.ids)
+    return torch.where(mu[:, None] > _NONE, 1 / _above(1 / mu.clamp(min=_NONE), at), least)
 
 
-def batch_curvature(node: Device, at: Tensor, whole: Tensor) -> Tensor:
-    """Return the largest curvature ``(n, 1)`` of each device's loss on single batches, of a few drawn.
+def batch_smoothness(node: Device, at: Tensor, whole: Tensor, size: int | str) -> Tensor:
+    """Return the largest L ``(n, 1)`` of each device's loss on single batches.
 
-    With g a batch's gradient and H its Hessian, the gradients a step ``r g`` and a step ``2 r g`` down the slope differ by
-    ``r H g``; all three together make g to the second order. For one sample of a linear model g is H's first eigenvector.
+    For a linear model no batch is above it. Otherwise it is estimated on a few batches: with g a batch's gradient and H its
+    Hessian, the gradients a step ``r g`` and a step ``2 r g`` down the slope differ by ``r H g``; all three together make g to
+    the second order.
 
     Args:
         node: Where.
         at: The rows.
-        whole: The curvature of the devices' whole losses, which no largest batch is below.
+        whole: The L of the devices' whole losses, which no largest batch is below.
+        size: Samples in a batch.
     """
+    if node.spectrum is not None:
+        return _above(node.spectrum.batch_smoothness(node.ids, size), at)
     step, most = 0.1 / whole.clamp(min=1e-12), whole
     for _ in range(_DRAWS):
         gradient = node.oracle("next")
         here = gradient(at)
         near, far = gradient(at - step * here), gradient(at - 2 * step * here)
-        bend, size = (near - far) / step, (here / 2 + near - far / 2).norm(dim=1, keepdim=True)
-        most = torch.maximum(most, torch.where(size > 0, bend.norm(dim=1, keepdim=True) / size, 0.0))
+        bend, size_ = (near - far) / step, (here / 2 + near - far / 2).norm(dim=1, keepdim=True)
+        most = torch.maximum(most, torch.where(size_ > 0, bend.norm(dim=1, keepdim=True) / size_, 0.0))
     return most
+
+
+def _above(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return numbers as a column of another type, rounded up."""
+    return (numbers * (1 + 2 * torch.finfo(like.dtype).eps)).to(like)[:, None]
 
 
 def flips(node: Node, purpose: str, chance: Tensor | float, first: int, last: int) -> Tensor:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import one_line_errors, print_json
+from palmette.cli.failures import FAILED, one_line_errors, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from palmette.engines.simulate import Simulation
     from palmette.runs import RunConfig
-    from palmette.theory import Check, Condition, Measured
+    from palmette.theory import Check, Condition, Measured, Suggestion
+
+_KEPT = "\0"  # stands for a blank that is no place for a line to end
+_SECONDS = 3  # between two lines that say how far a measurement is
 
 
 def check(
@@ -39,16 +44,21 @@ def check(
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="With --measure: draw both into this PNG.")] = None,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Also give settings that meet the theorem, and say what they achieve.")
+    ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 if a condition fails.")] = False,
     json: options.Json = False,
 ) -> None:
     """Hold settings against the theorems of an algorithm's paper.
 
     [bold]Example:[/bold]  palmette check permfl --set preset=published
-    --set model.l2=0.1
+    --set model.l2=0.1 --suggest
 
-    It estimates the curvature of the task on the devices, says which conditions hold, what is promised and which steps
+    It works out how curved the losses of the devices are, says which conditions hold, what is promised and which steps
     are allowed. It takes the options of [bold]run[/bold]. With --measure it solves for the optimum, runs, and puts what the
-    theorem bounds beside its bound; where luck plays a part it runs --seeds times and takes the mean.
+    theorem bounds beside its bound; where a run is random it runs --seeds times and takes the average, which is what the
+    theorem bounds. The exit code is 0 also where conditions fail, unless --strict is given.
     """
     with one_line_errors():
         from palmette.cli.configure import configure
@@ -56,6 +66,7 @@ def check(
         from palmette.theory import check as hold
         from palmette.theory import check_solvable
         from palmette.theory import measure as watch
+        from palmette.theory import suggest as find
 
         if not measure and (plot is not None or seeds is not None):
             raise BadInput("--plot and --seeds are about what --measure measures; give that too")
@@ -70,18 +81,35 @@ def check(
         if measure:
             check_solvable(simulation)
         found = hold(simulation)
-        measured = watch(simulation, found, others=(other() for other in others)) if measure else None
+        advised = find(simulation) if suggest else None
+        measured = watch(simulation, found, others=(other() for other in others), tell=Now()) if measure else None
         if plot is not None and measured is not None:
             from palmette.report.convergence import draw
 
             draw(measured, found, plot)
         if json:
             told = {} if measured is None else {"measured": measured.as_dict()}
+            told |= {} if advised is None else {"suggest": advised.as_dict()}
             print_json({**found.as_dict(), **told})
-            return
-        from rich.console import Console
+        else:
+            from rich.console import Console
 
-        Console(highlight=False).print(_picture(found, measured))
+            Console(highlight=False).print(_picture(found, measured, advised))
+        if strict and not found.holds:
+            raise typer.Exit(FAILED)
+
+
+class Now:
+    """Tells on standard error how far a long measurement is, every few seconds."""
+
+    def __init__(self) -> None:
+        self._last = monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Print a sentence, if the last one is a while ago."""
+        if monotonic() - self._last >= _SECONDS:
+            self._last = monotonic()
+            say(text)
 
 
 def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
@@ -111,28 +139,32 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
     return [partial(simulation, made.seed + more) for more in range(seeds)]
 
 
-def _picture(found: Check, measured: Measured | None) -> RenderableType:
+def _picture(found: Check, measured: Measured | None, advised: Suggestion | None) -> RenderableType:
     """Lay a check out for a terminal of 80 columns."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
+    from palmette.theory.conditions import down
+
     table = Table(title=found.theorem, title_justify="left", title_style="bold")
     table.add_column("condition")
     table.add_column("yours", justify="right")
-    table.add_column("allowed")
+    table.add_column("allowed", overflow="fold")
     table.add_column("holds")
     table.add_column("from", style="dim", overflow="fold")
     for one in found.conditions:
-        table.add_row(one.what, f"{one.value:.4g}", one.allowed, _word(one), one.source)
+        table.add_row(one.what, one.yours, one.allowed, _word(one), one.source)
     lines = [f"constants: {', '.join(f'{name} = {value:.4g}' for name, value in found.constants.items())}"]
-    lines.append(f"promised where all hold: {found.promise}")
+    lines.append(_verdict(found))
     if found.rate is not None:
         lines.append(f"here: a factor of {found.rate:.6g} a round")
-    lines += [f"largest allowed {name}: {value:.4g}" for name, value in found.largest.items()]
-    lines += [f"asked for, {name}: {value:.4g}" for name, value in found.wanted.items()]
+    lines += [f"largest allowed {name}: {down(value)}" for name, value in found.largest.items()]
+    lines += [f"{name}: {value:.4g}" for name, value in found.wanted.items()]
     lines += [f"note: {note}" for note in found.notes]
     shown: list[RenderableType] = [table, *(Text(line) for line in lines)]
+    if advised is not None:
+        shown += ["", *_advised(advised)]
     if measured is not None:
         shown += [
             "",
@@ -141,6 +173,25 @@ def _picture(found: Check, measured: Measured | None) -> RenderableType:
             *(Text(line) for line in measured.sentences()),
         ]
     return Group(*shown)
+
+
+def _verdict(found: Check) -> str:
+    if found.promises:
+        return f"promised: {found.promise}"
+    broken = [one.what for one in found.conditions if one.theorem and not one.holds]
+    some = "condition fails" if len(broken) == 1 else "conditions fail"
+    return f"nothing is promised, as {len(broken)} {some} ({', '.join(broken)}); where all hold: {found.promise}"
+
+
+def _advised(advised: Suggestion) -> list[RenderableType]:
+    from rich.text import Text
+
+    if advised.obstacle:
+        return [Text("no settings meet the theorem:", "bold"), Text(advised.obstacle)]
+    whole = advised.options.replace("--set ", f"--set{_KEPT}")  # so that no line ends between the two
+    lines = wrap(whole, 76, break_long_words=False, break_on_hyphens=False)
+    joined = " \\\n".join(f"  {line.replace(_KEPT, ' ')}" for line in lines)
+    return [Text("settings that meet the theorem:", "bold"), Text(joined), *(Text(line) for line in advised.achieves)]
 
 
 def _word(one: Condition) -> str:

@@ -5,5 +5,6 @@ from palmette.learner.learner import Learner as Learner
 from palmette.learner.scores import Scorer as Scorer
 from palmette.learner.smoothness import Curvature as Curvature
 from palmette.learner.smoothness import curvature as curvature
+from palmette.learner.smoothness import power as power
 from palmette.learner.work import Epochs as Epochs
 from palmette.learner.work import LocalWork as LocalWork

@@ -15,6 +15,7 @@ from palmette.learner.choice import choose
 from palmette.learner.fused import FusedBackend
 from palmette.learner.samples import Samples
 from palmette.learner.scores import Scorer
+from palmette.learner.spectrum import Spectrum
 from palmette.population import Population
 from palmette.task import Task
 
@@ -78,6 +79,11 @@ class Learner:
     def initial(self) -> Tensor:
         """Return the initial model as a flat row."""
         return self.task.initial(self.dtype).to(self.device)
+
+    @cached_property
+    def spectrum(self) -> Spectrum | None:
+        """How curved the devices' losses are, where the model is linear and there is a closed form."""
+        return Spectrum.of(self.task, self.data, self.population.start, self.samples)
 
     def worth_a_thread(self, devices: int) -> bool:
         """Return whether one step of so many devices is work enough for threads to run side by side.

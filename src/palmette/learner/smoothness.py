@@ -11,7 +11,9 @@ from torch import Tensor
 from palmette.learner.learner import Learner
 from palmette.learner.work import LocalWork
 
-_STEP = 1e-3  # length of the difference that stands for a derivative
+_WORK = 10_000_000_000  # products of samples and weights that an estimate may take
+_STEP = 1e-3  # length of a difference relative to the rows; a far shorter one would see the kinks of a ReLU, not its curvature
+_LEAST = 16  # devices that an estimate looks at whatever that takes
 
 
 @dataclass(frozen=True)
@@ -19,57 +21,69 @@ class Curvature:
     """The largest and the smallest curvature of the devices' training losses.
 
     Attributes:
-        smoothness: L_f, the largest over the devices.
-        convexity: mu_f, the smallest over the devices; 0 where a loss is flat or bends down in some direction.
+        smoothness: L_f, which no device's loss is more curved than; for networks an estimate at the initial model.
+        convexity: mu_f, which no device's loss is less curved than; 0 where that is not known.
+        start: The largest curvature before anything is learned: a step beyond 2 / start is unstable from the first.
+        exact: Whether this holds for all models and all devices (a closed form); an estimate otherwise.
+        devices: How many devices were looked at.
     """
 
     smoothness: float
     convexity: float
+    start: float
+    exact: bool
+    devices: int
 
 
-def curvature(learner: Learner, *, devices: int = 16, iterations: int = 6, convexity: bool = False) -> Curvature:
-    """Estimate the curvature at the initial model by power iteration with differences of full gradients.
+def curvature(learner: Learner, *, iterations: int = 6, convexity: bool = False) -> Curvature:
+    """Return how curved the devices' losses are.
 
-    For quadratic losses this is exact in the limit; for other convex ones it is the value at that point (softmax regression
-    is most curved there); for networks a local estimate.
+    Linear models with squared errors, a softmax or the logistic loss have a closed form, and all devices are looked at
+    (`palmette.learner.spectrum`). For all other models L_f is an estimate: power iteration at the initial model, on as many
+    devices as a set amount of work allows and no fewer than sixteen, evenly chosen.
 
     Args:
         learner: Whose samples and model.
-        devices: Up to so many devices, evenly chosen, are looked at.
         iterations: Steps of the power iteration.
-        convexity: Whether to estimate mu_f as well, by a second iteration on L I - H.
+        convexity: Whether mu_f is wanted too; it is 0 otherwise.
     """
-    total = len(learner.samples)
-    ids = torch.arange(0, total, -(-total // devices))
+    spectrum, total = learner.spectrum, len(learner.samples)
+    if spectrum is not None:
+        smallest = spectrum.smallest if convexity else 0.0
+        return Curvature(spectrum.largest, smallest, spectrum.at_start, True, total)
+    cost = int(learner.samples.max()) * learner.width * (iterations + 1)
+    many = min(total, max(_LEAST, _WORK // cost))
+    ids = torch.arange(many) * total // many
+    largest = 0.0
     with torch.no_grad():
-        work = LocalWork(learner, ids, 0, torch.zeros_like(ids))
-        start = learner.initial().expand(len(ids), -1).contiguous()
-        base = work.gradient(start)
-        step = _STEP * max(1.0, float(start.norm(dim=1).max()))
-
-        def bend(direction: Tensor) -> Tensor:
-            return (work.gradient(start + step * direction) - base) / step
-
-        # The gradient alone may lie in a flat subspace; a fixed irregular direction beside it does not.
-        mixed = base / _norm(base) + torch.sin(torch.arange(1, base.shape[1] + 1)).to(base) / base.shape[1] ** 0.5
-        largest = _power(bend, mixed, iterations)
-        if not convexity:
-            return Curvature(float(largest.max()), 0.0)
-        if learner.task.loss == "cross-entropy":
-            # Adding one number to all logits changes no loss, so only the l2 term bends the loss in every direction.
-            return Curvature(float(largest.max()), learner.task.l2)
-        top = largest[:, None]
-        gap = _power(lambda direction: top * direction - bend(direction), mixed, 4 * iterations)
-        return Curvature(float(largest.max()), max(0.0, float((largest - gap).min())))
+        for some in ids.split(learner.chunk(len(ids))):
+            work = LocalWork(learner, some, 0, torch.zeros_like(some))
+            start = learner.initial().expand(len(some), -1).contiguous()
+            largest = max(largest, float(power(work.oracle("full"), start, iterations).max()))
+    return Curvature(largest, 0.0, largest, False, len(ids))
 
 
-def _power(operator: Callable[[Tensor], Tensor], direction: Tensor, iterations: int) -> Tensor:
-    """Return the largest eigenvalue of a symmetric operator, row by row."""
-    size = direction.new_zeros(len(direction))
+def power(
+    gradient: Callable[[Tensor], Tensor], at: Tensor, iterations: int, shift: Tensor | float | None = None
+) -> Tensor:
+    """Return the largest curvature ``(n, 1)`` of some losses at some rows, by power iteration on differences of gradients.
+
+    Args:
+        gradient: The gradients at given rows, always of the same samples and under the same dropout masks.
+        at: The rows.
+        iterations: How often the Hessian is multiplied.
+        shift: With a number at or above it, the largest eigenvalue of ``shift - Hessian`` is returned instead.
+    """
+    base = gradient(at)
+    scale = _STEP * at.norm(dim=1, keepdim=True).clamp(min=1.0)
+    # The gradient alone may lie in a flat subspace; a fixed irregular direction beside it does not.
+    mixed = base / _norm(base) + torch.sin(torch.arange(1, base.shape[1] + 1)).to(base) / base.shape[1] ** 0.5
+    direction, size = mixed, base.new_zeros(len(base), 1)
     for _ in range(iterations):
         direction = direction / _norm(direction)
-        direction = operator(direction)
-        size = direction.norm(dim=1)
+        image = (gradient(at + scale * direction) - base) / scale
+        direction = image if shift is None else shift * direction - image
+        size = direction.norm(dim=1, keepdim=True)
     return size
 
 

@@ -20,6 +20,7 @@ from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.learner import Learner
 from palmette.learner.scores import Split
+from palmette.learner.spectrum import Spectrum
 
 BatchKind = Literal["next", "same", "full", "one"]
 # Features, targets, and the samples' weights where batches are not full.
@@ -66,6 +67,11 @@ class LocalWork:
     def held_out(self) -> Tensor:
         """For each device, how many samples `loss` can look at with ``split="held-out"``."""
         return self._learner.held_out[self.ids]
+
+    @property
+    def spectrum(self) -> Spectrum | None:
+        """How curved the devices' losses are, where the model is linear and there is a closed form."""
+        return self._learner.spectrum
 
     def descend(
         self,

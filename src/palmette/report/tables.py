@@ -35,7 +35,7 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     title = Text.assemble(
         (config.algorithm, "bold"),
         f" on {config.data.name}, tree {config.tree}, model {config.model.name}, "
-        f"{config.rounds} rounds, seed {config.seed}",
+        f"{words.many(config.rounds, 'round')}, seed {config.seed}",
     )
     parts: list[RenderableType] = [models_table(result)]
     if teams and (listed := teams_table(result)) is not None:

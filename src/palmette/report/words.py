@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from palmette.protocol import ModelKind
+from palmette.runs.wording import many as many
 from palmette.runs.wording import name as name
 from palmette.runs.wording import number as number
 from palmette.runs.wording import outline as outline

@@ -85,7 +85,8 @@ class Lines:
         """Say what starts."""
         self._rounds = rounds
         begun = f", going on after round {simulation.round}" if simulation.round else ""
-        about = f"{simulation.population.devices} devices, {rounds} rounds, backend {simulation.learner.backend.name}"
+        size = f"{wording.many(simulation.population.devices, 'device')}, {wording.many(rounds, 'round')}"
+        about = f"{size}, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
         if told := outline(simulation):
             self._say(f"{self._label}: {told}")

@@ -21,6 +21,11 @@ def name(key: str) -> str:
     return key.replace("_", " ")
 
 
+def many(count: int, what: str) -> str:
+    """Write a count with its noun: ``1 round``, ``2 rounds``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def number(value: float) -> str:
     """Write a number of any size: counts in full, others with four digits; a dash where there is none."""
     if math.isnan(value):

@@ -22,49 +22,71 @@ from palmette.theory.conditions import Condition as Condition
 from palmette.theory.measured import Measured as Measured
 from palmette.theory.measured import measure as measure
 from palmette.theory.moreau import check_moreau
-from palmette.theory.optimum import CONVEX
 from palmette.theory.optimum import check_solvable as check_solvable
 from palmette.theory.optimum import optimum as optimum
 from palmette.theory.sparse import check_sparse
+from palmette.theory.suggest import Suggestion as Suggestion
+from palmette.theory.suggest import suggest as find_settings
+
+Proven = MoreauTree | SFedHP | CoinTree | AL2SGD
+"""The algorithms whose papers have a theorem."""
 
 
 def check(simulation: Simulation) -> Check:
-    """Estimate the task's constants and hold the settings against the theorems of the algorithm's paper."""
-    method = simulation.algorithm
-    if not isinstance(method, MoreauTree | SFedHP | CoinTree | AL2SGD):
-        known = "permfl, pfedmt, sfedhp, l2gd, l2gd-coin and al2sgd"
-        raise BadInput(f"no theorem of {method.name} is known here; there are some for {known}")
+    """Hold the settings against the theorems of the algorithm's paper, with the constants of the task."""
+    method = _of_a_theorem(simulation)
     extreme = f"a setting of {method.name} is so large or so small that the theorem's constants are no numbers"
     try:
         with np.errstate(all="ignore"):
-            found = _held(simulation, method)
+            bent = constants_of(simulation)
+            found = _held(simulation, method, bent)
     except (OverflowError, ZeroDivisionError):
         raise BadInput(extreme) from None
     if not all(math.isfinite(value) for value in found.constants.values()):
         raise BadInput(extreme)
-    return replace(found, notes=(*found.notes, _about(simulation)))
+    return replace(found, notes=(*found.notes, _about(simulation, bent)))
 
 
-def _held(simulation: Simulation, method: MoreauTree | SFedHP | CoinTree | AL2SGD) -> Check:
+def constants_of(simulation: Simulation) -> Curvature:
+    """Return L_f and mu_f of a task: closed forms of linear models, estimates of others."""
     with one_thread_inside():
-        bent = curvature(simulation.learner, devices=64, iterations=12, convexity=True)
-    if simulation.task.name not in CONVEX:
-        bent = Curvature(bent.smoothness, 0.0)
+        return curvature(simulation.learner, iterations=12, convexity=True)
+
+
+def suggest(simulation: Simulation) -> Suggestion:
+    """Return settings that meet the theorem of a simulation's algorithm and what they would achieve, or what prevents it."""
+    _of_a_theorem(simulation)
+    return find_settings(simulation, constants_of(simulation), check)
+
+
+def _of_a_theorem(simulation: Simulation) -> Proven:
+    """Refuse algorithms without a theorem, and trees that theirs is not about."""
+    method, tree = simulation.algorithm, simulation.tree
+    if not isinstance(method, MoreauTree | SFedHP | CoinTree | AL2SGD):
+        known = "permfl, pfedmt, sfedhp, l2gd, l2gd-coin and al2sgd"
+        raise BadInput(f"no theorem of {method.name} is known here; there are some for {known}")
+    if tree.tiers != 3:
+        raise BadInput(f"the theorems of {method.name} are about trees of three tiers, not {tree.tiers} ({tree})")
+    return method
+
+
+def _held(simulation: Simulation, method: Proven, bent: Curvature) -> Check:
     if isinstance(method, MoreauTree):
-        return check_moreau(method, simulation.tree, bent, simulation.rounds)
+        return check_moreau(simulation, method, bent)
     if isinstance(method, SFedHP):
-        return check_sparse(method, bent)
+        return check_sparse(simulation, method, bent)
     return check_coins(simulation, bent)
 
 
-def _about(simulation: Simulation) -> str:
-    """Say what kind of estimate the curvature is."""
-    task, classes = simulation.task, simulation.population.classes
-    if task.name not in CONVEX:
-        return f"{task.name} is not convex: mu_f is 0, and L_f a local estimate at the initial model"
-    if task.loss == "cross-entropy" and classes:
+def _about(simulation: Simulation, bent: Curvature) -> str:
+    """Say where the constants of the losses come from."""
+    task, total = simulation.task, simulation.tree.devices
+    if not bent.exact:
+        looked = "all devices" if bent.devices == total else f"{bent.devices} of {total} devices"
         return (
-            f"L_f is taken at the initial model; a softmax over {classes} classes can be up to {classes / 2:g} times as "
-            "curved elsewhere"
+            f"L_f is an estimate at the initial model from {looked}, and mu_f is taken for 0: {task.name} has no closed form, "
+            "so every limit here is an estimate too"
         )
-    return "L_f and mu_f are by power iteration, and the same everywhere for squared errors"
+    if task.loss == "squared":
+        return "L_f and mu_f are the extreme eigenvalues over all devices, and exact"
+    return "L_f is exact for the worst model that there could be, over all devices; mu_f is the l2 term alone"

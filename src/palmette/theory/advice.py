@@ -4,38 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import torch
+
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.l2gd import CoinTree
+from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks.mixing import Pulls
 from palmette.engines.simulate import Simulation, one_thread_inside
-from palmette.learner import curvature
-from palmette.protocol import Algorithm
+from palmette.learner import Curvature, curvature
+from palmette.theory.coins import slack
+from palmette.theory.conditions import down, up
 
 
 def advice(simulation: Simulation) -> str:
     """Return the sentence that tells which setting to lower and to what, after a run diverged."""
-    smooth = _curvature(simulation)
+    method, tiny = simulation.algorithm, torch.finfo(simulation.learner.dtype).tiny
+    if isinstance(method, SFedHP) and method.sparse and method.rho < tiny:
+        least = up(max(method.eta * method.gamma_2, float(method.alpha) * method.gamma_1), 2)
+        return f"Raise rho from {method.rho:g} to about {least}: below {tiny:.1e} it is nothing in this precision."
+    smooth = _curvature(simulation).smoothness
     limits = _limits(simulation, smooth)
     for name, value, limit in _above(simulation, limits):
-        return f"Lower {name} from {value:g} to at most {limit:.2g}."
+        return f"Lower {name} from {value:g} to at most {down(limit, 2)}."
     if (given := _given(simulation)) is not None and given < smooth:
-        return f"Raise smoothness from {given:g} to at least {smooth:.2g}, or leave it to the run (auto)."
+        return f"Raise smoothness from {given:g} to at least {up(smooth, 2)}, or leave it to the run (auto)."
     if not (name := next(iter(limits), "")):
         return "Its steps follow from the pulls and the curvature: lower the pulls, or raise smoothness."
     return f"No step size is above its bound, so lower {name} all the same, for instance to a tenth."
 
 
 def warnings_of(simulation: Simulation) -> list[str]:
-    """Return a sentence for every setting beyond twice its bound, where theory predicts divergence."""
-    smooth = _curvature(simulation)
+    """Return a sentence for every setting beyond twice its bound, where theory predicts divergence.
+
+    The bound that counts is that of the curvature before anything is learned: a softmax may become more curved later on, and
+    need not. The limit that is told is that of L_f, below which a step is safe wherever a model goes.
+    """
+    spectrum = simulation.learner.spectrum
+    if spectrum is not None and not _found(simulation, spectrum.start_above, spectrum.start_above):
+        return []  # even as curved as one look at the samples allows
+    bent = _curvature(simulation)
+    return _found(simulation, bent.start, bent.smoothness)
+
+
+def _found(simulation: Simulation, start: float, smooth: float) -> list[str]:
+    safe = _limits(simulation, smooth)
     found = [
-        f"{name} = {value:g} is more than twice the stable {limit:.2g}: expect divergence"
-        for name, value, limit in _above(simulation, _limits(simulation, smooth))
+        f"{name} = {value:g} is more than twice the stable {down(limit, 2)}: expect divergence"
+        + (f" (up to {down(safe[name], 2)} it is safe)" if safe[name] < limit else "")
+        for name, value, limit in _above(simulation, _limits(simulation, start))
         if value > 2 * limit
     ]
-    given, least = _given(simulation), smooth / slack(simulation.algorithm)
-    if given is not None and given < least:
-        found.append(f"smoothness = {given:g} is far below the estimated {smooth:.2g}: expect divergence")
+    method, given = simulation.algorithm, _given(simulation)
+    if given is not None and isinstance(method, CoinTree | AL2SGD) and given < start / slack(method):
+        found.append(
+            f"smoothness = {given:g} is far below the curvature of the losses, {smooth:.2g}: expect divergence"
+        )
     return found
 
 
@@ -45,17 +68,13 @@ def _limits(simulation: Simulation, smooth: float) -> dict[str, float]:
     if not isinstance(method, CoinTree):
         return method.stable(smooth)
     pulls = Pulls.on(tree, method.lam, method.gamma)
-    return {"eta": method.coins(tree, pulls, smooth).step(pulls, smooth)}
+    used = smooth if method.smoothness == "auto" else float(method.smoothness)
+    return {"eta": method.coins(tree, pulls, used).step(pulls, smooth)}
 
 
-def _curvature(simulation: Simulation) -> float:
+def _curvature(simulation: Simulation) -> Curvature:
     with one_thread_inside():
-        return curvature(simulation.learner).smoothness
-
-
-def slack(method: Algorithm) -> float:
-    """Return how many times too small the L of a method with coins may be before a local step is beyond 2 / L."""
-    return 8.0 if isinstance(method, AL2SGD) else 4.0  # the steps are 1 / (4 L) and 1 / (2 L)
+        return curvature(simulation.learner)
 
 
 def _given(simulation: Simulation) -> float | None:

@@ -30,7 +30,7 @@ def objective_of(simulation: Simulation) -> Objective:
             "the direct solver is for permfl, pfedmt, l2gd, l2gd-coin, al2sgd and sfedhp on trees of three tiers"
         )
     if isinstance(method, MoreauTree):
-        return Nested(simulation, method)
+        return Nested(simulation, method.lam, method.pull(1), weighted=method.reduce == "samples")
     return Sparse(simulation, method) if isinstance(method, SFedHP) else Mixed(simulation, method)
 
 
@@ -69,9 +69,10 @@ class Objective(ABC):
         parts = []
         for ids in torch.arange(self.devices).split(self.learner.chunk(self.devices)):
             work = LocalWork(self.learner, ids, 0, torch.zeros_like(ids))
-            parts.append((work.loss(theta[ids]), work.gradient(theta[ids])))
+            rows = theta[ids].to(self.learner.device, self.learner.dtype)
+            parts.append((work.loss(rows), work.gradient(rows)))
         loss, slope = zip(*parts, strict=True)
-        return torch.cat(loss), torch.cat(slope)
+        return torch.cat(loss).to(theta), torch.cat(slope).to(theta)
 
     def means(self, theta: Tensor, share: Tensor) -> Tensor:
         """Return the sums of a team's rows, each times its share."""
@@ -81,9 +82,9 @@ class Objective(ABC):
 class Nested(Objective):
     """PerMFL's and pFedMT's: ``mean_i [mean_j f_ij + lam/2 |theta_ij - w_i|^2] + gamma/2 |w_i - x|^2``."""
 
-    def __init__(self, simulation: Simulation, method: MoreauTree) -> None:
-        self.share, self.of_team = shares(simulation, weighted=method.reduce == "samples")
-        self.lam, self.gamma = method.lam, method.pull(1)
+    def __init__(self, simulation: Simulation, lam: float, gamma: float, *, weighted: bool) -> None:
+        self.share, self.of_team = shares(simulation, weighted=weighted)
+        self.lam, self.gamma = lam, gamma
         if not self.lam and not self.gamma:
             raise BadInput("without any pull there is no global optimum; set lam or gamma above 0")
         team = torch.from_numpy(simulation.tree.parents[0])

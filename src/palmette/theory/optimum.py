@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import torch
@@ -15,7 +16,6 @@ from palmette.theory.objectives import Objective, objective_of
 
 Numbers = NDArray[np.float64]
 
-CONVEX = ("mclr", "linear")
 _NEWTON = 20  # Newton steps after L-BFGS at most
 _STEP = 1e-8  # length of the difference that stands for a derivative: far less than any sensible rho of sFedHP
 _LARGEST = 2_000_000  # numbers in the models of all devices: the solver keeps about fifty copies
@@ -38,8 +38,11 @@ def optimum(simulation: Simulation, *, tolerance: float = 1e-9, iterations: int 
 def check_solvable(simulation: Simulation) -> None:
     """Refuse what the direct solver cannot do: networks, single precision, too many devices."""
     learner = simulation.learner
-    if simulation.task.name not in CONVEX or learner.dtype != torch.float64:
-        raise BadInput(f"the direct solver needs a convex model ({' or '.join(CONVEX)}) in float64")
+    if learner.spectrum is None or learner.dtype != torch.float64:
+        raise BadInput(
+            "the direct solver needs a convex model in float64: one linear layer (mclr, linear) with a squared, a "
+            "cross-entropy or a logistic loss"
+        )
     if learner.device.type != "cpu":
         raise BadInput(f"the direct solver works on the CPU, not on {learner.device}; leave engine.device out")
     if (numbers := simulation.tree.devices * learner.width) > _LARGEST:
@@ -60,14 +63,27 @@ def minimiser(
     *,
     tolerance: float = 1e-9,
     iterations: int = 5000,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Tensor:
-    """Minimise a function of rows that returns its value and its gradient, until no entry of this is above a tolerance."""
+    """Minimise a function of rows that returns its value and its gradient, until no entry of this is above a tolerance.
+
+    Args:
+        function: What to minimise.
+        start: Where to start.
+        tolerance: Largest entry of the gradient at the end.
+        iterations: Steps of L-BFGS at most.
+        tell: Is given a sentence on how far it is, at every call of the function.
+    """
     from scipy.optimize import minimize  # takes a while to load, and only this function needs it
 
-    shape = start.shape
+    shape, calls = start.shape, count(1)
 
     def flat(numbers: Numbers) -> tuple[float, Numbers]:
         value, gradient = function(torch.from_numpy(numbers).view(shape))
+        left = float(gradient.abs().max())
+        tell(
+            f"looking for the optimum: gradient {next(calls):,} has a largest entry of {left:.1e}, wanted {tolerance:.0e}"
+        )
         return float(value), gradient.numpy().ravel()
 
     with one_thread_inside(), torch.no_grad():

@@ -5,9 +5,8 @@ Where a theorem says nothing of a run, the squared distance to the optimum is wh
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +23,8 @@ from palmette.theory.objectives import Mixed, Objective
 Looks = Sequence[tuple[float, ...]]
 """What was seen at the start and after each round: the squared distance to the optimum first, then what else is needed."""
 
+_ROUND = 1e-28  # what rounding leaves of a squared number, relatively
+
 
 class Watch(ABC):
     """Follows runs, and holds them against the minimiser of their objective.
@@ -37,6 +38,7 @@ class Watch(ABC):
     Attributes:
         quantity: What is looked at where the theorem applies.
         first: The round of its first value.
+        resolution: How far the minimiser may be from where it is said to be, squared.
         ball: The level that the bound falls to and no further, once a run was followed.
         remarks: What to know when reading it, once a run was followed.
     """
@@ -48,12 +50,22 @@ class Watch(ABC):
     def __init__(self, objective: Objective, best: Tensor, checked: Check, promised: bool) -> None:
         self.best, self.checked, self.promised = best, checked, promised
         self.ball: float | None = None
+        gradient, mu = objective(best)[1][: objective.devices], checked.constants["mu_f"]
+        off = float((gradient.square() / objective.weight).sum()) / mu**2  # by strong convexity
+        self.resolution = off + _ROUND * float(best.square().sum())
         self.remarks: tuple[str, ...] = ()
         if not promised:
             self.quantity, self.first = f"squared distance of the {self.whose} to the optimum", 0
 
-    def follow(self, simulation: Simulation) -> tuple[list[float], list[float], list[float]]:
-        """Run a simulation to its end; return the quantity, its bound, and the squared distance."""
+    def follow(
+        self, simulation: Simulation, tell: Callable[[str], None] = lambda text: None
+    ) -> tuple[list[float], list[float], list[float]]:
+        """Run a simulation to its end; return the quantity, its bound, and the squared distance.
+
+        Args:
+            simulation: The run.
+            tell: Is given a sentence after every round.
+        """
         looks = [self._now(simulation)]
         while simulation.round < simulation.rounds:
             try:
@@ -61,6 +73,7 @@ class Watch(ABC):
             except Diverged as error:
                 raise BadInput(f"there is nothing to measure: {error}") from None
             looks.append(self._now(simulation))
+            tell(f"seed {simulation.seed}: round {simulation.round:,} of {simulation.rounds:,}")
         distance = [look[0] for look in looks]
         if not self.promised:
             return distance, distance, distance
@@ -102,8 +115,6 @@ class Top(Watch):
     def bound(self, simulation: Simulation, looks: Looks) -> list[float]:
         """Return ``2 rate^T |x^0 - x*|^2``."""
         assert self.checked.rate is not None
-        asked = " and ".join(f"{name} of at least {value:.3g}" for name, value in self.checked.wanted.items())
-        self.remarks = (f"the theorem also asks for a {asked} (eqs 58 and 61, without their constants)",)
         return [2 * self.checked.rate**done * looks[0][0] for done in range(len(looks))]
 
 
@@ -162,7 +173,6 @@ class Accelerated(Watch):
         super().__init__(objective, best, checked, promised)
         self.objective = objective
         self.least = float(objective(best)[0])
-        self._drawn = math.inf  # the smallest L~ of the runs so far
 
     def look(self, simulation: Simulation) -> tuple[float, ...]:
         """Return ``|y - theta^|^2`` and the parts of Psi, whose weights a run knows after its first round only."""
@@ -183,18 +193,8 @@ class Accelerated(Watch):
         self.remarks = (
             f"Psi = |z - theta^|^2 + A (F(y) - F*) + B (F(ref) - F*) with A = {found.own:.4g}, B = {found.ref:.4g}, "
             f"shrinking by {found.rate:.6g} an iteration",
-            *self._short(simulation),
         )
         return [found.rate ** (done * method.iterations) * start for done in range(len(looks))]
-
-    def _short(self, simulation: Simulation) -> list[str]:
-        """Return what to say where the own draws of a run, this or one before, showed it too small an L~."""
-        self._drawn = min(self._drawn, float(simulation.stores[2].rows["constants"][0, 0]))
-        least = self.checked.constants["L~"]
-        if self._drawn >= least * (1 - 1e-6):
-            return []
-        told = f"a seed's draws showed an L~ of {self._drawn:.4g} only"
-        return [f"{told}: set smoothness={least:.4g} for the theorem to hold in all"]
 
 
 def kept(simulation: Simulation, name: str) -> Tensor:

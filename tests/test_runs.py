@@ -88,16 +88,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
     assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
 
 
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
-    whole = execute(make_config(DIGITS), tmp_path / "whole")
-    with pytest.raises(ZeroDivisionError):
-        execute(make_config(DIGITS), tmp_path / "cut", observer=Killer(3))
-    path = tmp_path / "cut" / CHECKPOINT
-    path.write_bytes(path.read_bytes()[:-3])
-    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
-    assert "damaged" in (tmp_path / "cut" / "log.txt").read_text()
-
-
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     first = execute(make_config(DIGITS), tmp_path / "run")
     before = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
@@ -284,15 +274,6 @@ def test_the_last_good_round_is_kept_even_where_checkpoints_are_rare(tmp_path: P
     assert done >= 10
 
 
-def test_what_is_not_the_run_that_was_stopped_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError):
-        execute(make_config(DIGITS), tmp_path / "cut", observer=Killer(2))
-    path = tmp_path / "cut" / "config.toml"
-    path.write_text(path.read_text().replace("seed = 0", "seed = 1"))
-    with pytest.raises(BadInput, match="not the run that was stopped"):
-        resume(tmp_path / "cut")
-
-
 def test_without_test_samples_a_run_still_runs(tmp_path: Path) -> None:
     config = {**DIGITS, "data": {"name": "digits", "test": 0.0}}
     with pytest.warns(UserWarning, match="test"):
@@ -329,11 +310,10 @@ def test_too_large_a_team_step_is_named(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_run_with_its_last_state_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = execute(make_config(DIGITS), tmp_path / "whole")
-    real, calls = os.fsync, []
+    real = os.fsync
 
     def full(number: int) -> None:
-        calls.append(number)
-        if len(calls) > 3:
+        if (tmp_path / "cut" / PREVIOUS).exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         real(number)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -119,6 +120,64 @@ def test_too_small_a_disk_is_told_before_the_first_round(tmp_path: Path, monkeyp
     monkeypatch.setattr(palmette.engines.store.shutil, "disk_usage", lambda path: SimpleNamespace(free=(1 << 30) + 100))
     with pytest.raises(PalmetteError, match=r"may grow to .* set engine\.store = 'memory'"):
         Store(SIZE, INITIAL, tmp_path).prepare()
+
+
+def test_room_is_taken_for_rows_before_they_are_first_written_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda opened, offset, length: taken.append((offset, length)))
+    monkeypatch.setattr(os, "fstatvfs", lambda opened: SimpleNamespace(f_bsize=1 << 20))
+    store = Store(SIZE, {"model": torch.ones(3)}, tmp_path)
+    for ids, expected in (
+        ([0, 1, 2, 40], [(0, 36), (480, 12)]),
+        ([1, 2], []),
+        ([2, 3, 5, 49], [(36, 12), (60, 12), (588, 12)]),
+        (list(range(SIZE)), [(48, 12), (72, 408), (492, 96)]),
+    ):
+        store.write(torch.tensor(ids), {"model": torch.ones(len(ids), 3)}, 0)
+        assert taken == expected
+        taken.clear()
+    other = Store(SIZE, {"model": torch.ones(3)}, tmp_path, prefix="other")
+    other.restore(torch.tensor([0, 1] + [-1] * 47 + [3]), {"model": torch.ones(3, 3)})
+    assert taken == [(0, 24), (588, 12)]
+
+
+@pytest.mark.parametrize("unit", [1, 4096])
+@pytest.mark.parametrize("width", [4, 2440, 4096, 9000])
+def test_ranges_cover_the_rows_and_little_more(width: int, unit: int) -> None:
+    numbers = torch.tensor([0, 1, 7, 8, 30, 49]).numpy()
+    covered = torch.zeros(50 * width, dtype=torch.bool)
+    last = 0
+    for begin, end in palmette.engines.store._ranges(numbers, width, unit, len(covered)):
+        assert last <= begin < end <= len(covered)
+        covered[begin:end], last = True, end
+    rows = covered.view(50, width)
+    assert bool(rows[numbers].all())
+    assert int(covered.sum()) <= 6 * (width + 2 * (unit - 1))
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_disk_that_fills_up_ends_the_run_in_a_sentence_and_leaves_no_rows(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {**DIGITS, "participation": {"devices": "pass 1"}, "engine": {"store": "disk"}}
+    whole = execute(make_config(config), tmp_path / "whole")
+    real, calls = os.posix_fallocate, []
+
+    def full(opened: int, offset: int, length: int) -> None:
+        calls.append(offset)
+        if len(calls) > after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(opened, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(PalmetteError, match=r"no room for more devices' rows in .*: No space left on device; .*resume"):
+        execute(make_config(config), tmp_path / "cut")
+    assert not list((tmp_path / "cut").glob("store-*"))
+    assert (tmp_path / "cut" / CHECKPOINT).exists()
+    monkeypatch.undo()
+    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
@@ -242,6 +301,7 @@ def test_a_checkpoint_holds_the_rows_of_those_who_took_part(tmp_path: Path) -> N
     folder = Folder.create(tmp_path / "run")
     folder.save_checkpoint(simulation.state(), {"every": 3})
     kept = folder.load_checkpoint()
+    folder.unlock()
     assert kept is not None
     assert kept[1] == {"every": 3}
     assert torch.equal(kept[0]["rows/0/model"], simulation.stores[0].rows["model"][:2])
@@ -270,7 +330,8 @@ def test_tensors_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
     assert file.getvalue() == save(given, {"about": json.dumps(about)})
     path = tmp_path / "tensors"
     path.write_bytes(b"skipped" + b"." + file.getvalue())
-    found, told = tensors.read(path, skip=8)
+    with open(path, "rb") as opened:
+        found, told = tensors.read(opened, skip=8)
     assert told == about
     assert found.keys() == given.keys()
     assert all(torch.equal(value, given[name]) for name, value in found.items())

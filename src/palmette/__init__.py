@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palmette --help` does not wait for torch
+    from typing import Any
+
     from palmette import algorithms as algorithms
     from palmette import runs as runs
     from palmette.algorithms import ALGORITHMS as ALGORITHMS

@@ -14,6 +14,7 @@ from palmette.cli.bench import bench
 from palmette.cli.check import check
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
 from palmette.cli.reproduce import reproduce
+from palmette.cli.verify import verify
 
 if TYPE_CHECKING:
     from palmette.runs import Result
@@ -198,6 +199,7 @@ def demo(quiet: options.Quiet = False) -> None:
 app.command()(bench)
 app.command()(check)
 app.command()(reproduce)
+app.command()(verify)
 
 
 def _show(result: Result, *, json: bool, teams: bool = False) -> None:

@@ -36,6 +36,9 @@ class OneLineGroup(TyperGroup):
         except typer.TyperException as error:
             say(error.format_message())
             code = error.exit_code
+        except (typer.Abort, KeyboardInterrupt):  # before or after a command's own work
+            say("stopped")
+            code = STOPPED
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -54,7 +57,7 @@ def one_line_errors() -> Iterator[None]:
     except Stopped as error:
         _leave(str(error), STOPPED, error)
     except KeyboardInterrupt as error:
-        _leave("stopped before there was anything to keep", STOPPED, error)
+        _leave("stopped", STOPPED, error)
     except BadInput as error:
         _leave(str(error), BAD_INPUT, error)
     except PalmetteError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from palmette.cli.failures import Stopped
 from palmette.runs import Interrupted, Observer, Result
-from palmette.runs.folder import CONFIG
+from palmette.runs.folder import CHECKPOINT, CONFIG
 from palmette.runs.progress import watching
 
 
@@ -28,4 +28,5 @@ def follow(label: str, folder: Path, work: Callable[[Observer | None], Result], 
     except KeyboardInterrupt as error:
         if not (folder / CONFIG).exists():
             raise
-        raise Stopped(f"stopped at once, the last checkpoint is kept; go on with: palmette resume {folder}") from error
+        kept = "the last checkpoint is kept" if (folder / CHECKPOINT).exists() else "no round is kept"
+        raise Stopped(f"stopped at once, {kept}; go on with: palmette resume {folder}") from error

@@ -185,7 +185,9 @@ class Simulation:
                 self.device_steps += steps
                 yield positions, reply
         finally:  # after a failure no chunk may write any more: the run goes back to its last good round
-            wait([other for other in others.values() if not other.cancel()])
+            if others:
+                with self.learner.halted():
+                    wait([other for other in others.values() if not other.cancel()])
 
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
         ids, store = parcel.ids[positions], self.stores[0]

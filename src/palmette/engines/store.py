@@ -1,30 +1,36 @@
 """What the nodes of a tier keep between messages: named rows, written only where a node took part.
 
 Rows lie in memory or, for populations that outgrow it, in a file that is mapped into memory. In both, a row takes room only
-when it is written: memory is handed out page by page, and the file is full of holes. The file is working space and no
-record: what a run keeps is in its checkpoint.
+when it is written: memory is handed out page by page, and the file is full of holes. Room on the disk is asked for before
+rows are written for the first time, because a write through the map to a full disk would kill the process. The file is working
+space and no record: what a run keeps is in its checkpoint.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import os
 import shutil
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from palmette.errors import PalmetteError, ProtocolError
 from palmette.protocol import State
 
+Numbers = npt.NDArray[np.int64]
+
 _BLOCK = 1 << 24  # bytes of rows that are looked at together, so that a pass over the store holds little of it
-_SPARE = 1 << 30  # bytes left free on a disk: a mapped file that cannot grow ends the process without a word
+_SPARE = 1 << 30  # bytes left free on a disk for checkpoints, and for everybody else
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +86,7 @@ class Store:
     ) -> None:
         self.initial = dict(initial)
         self.size, self.folder, self._prefix = size, folder, prefix
+        self._opened: dict[str, int] = {}  # the files of a store on disk
         self.last = torch.full((size,), -1, dtype=torch.int64)
         """The round in which each node last took part; -1 for never."""
 
@@ -132,6 +139,7 @@ class Store:
         numbers = ids.numpy()
         low, high = int(numbers[0]), int(numbers[-1]) + 1
         together = high - low == len(numbers)
+        self._take_room(numbers)
         for name, given in state.items():
             rows = self.rows[name]
             if together:
@@ -149,8 +157,9 @@ class Store:
 
     def restore(self, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
         """Take over what `last` and `written` told of another store."""
-        self.last.copy_(last)
         ids = (last >= 0).nonzero().squeeze(1)
+        self._take_room(ids.numpy())
+        self.last.copy_(last)
         for name, given in written.items():
             rows, done = self.rows[name], 0
             for part in given.split(self._block(name)) if isinstance(given, Tensor) else given:
@@ -187,10 +196,36 @@ class Store:
             return torch.from_numpy(np.frombuffer(_pages(math.prod(shape) * kind.itemsize), dtype=kind).reshape(shape))
         file = self._file(self.folder, name)
         try:
-            return torch.from_numpy(np.memmap(file, dtype=kind, mode="w+", shape=shape))
+            # A new file, never one that a link points to.
+            opened = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            weakref.finalize(self, os.close, opened)
+            os.ftruncate(opened, math.prod(shape) * kind.itemsize)
+            self._opened[name] = opened
+            return torch.from_numpy(np.frombuffer(mmap.mmap(opened, 0), dtype=kind).reshape(shape))
         except OSError as error:
             raise PalmetteError(
                 f"cannot make the store {file}: {error.strerror}; set engine.store = 'memory'"
+            ) from None
+
+    def _take_room(self, numbers: Numbers) -> None:
+        """Have the disk set room aside for rows that were never written; ``numbers`` ascend."""
+        if self.folder is None or sys.platform == "darwin":  # which has no such call
+            return
+        fresh = numbers[self.last.numpy()[numbers] < 0]
+        if not len(fresh):
+            return
+        self.prepare()
+        try:
+            for name, opened in self._opened.items():
+                width = self.initial[name].nbytes
+                # Rows of others are left alone, except where blocks are so small that a page is several of them.
+                unit = mmap.PAGESIZE if os.fstatvfs(opened).f_bsize < mmap.PAGESIZE else 1
+                for begin, end in _ranges(fresh, width, unit, self.size * width):
+                    os.posix_fallocate(opened, begin, end - begin)
+        except OSError as error:
+            raise PalmetteError(
+                f"no room for more devices' rows in {self.folder}: {error.strerror}; the run's last checkpoint is kept: "
+                "make room and resume it, or set engine.store = 'memory' in its config.toml and resume it"
             ) from None
 
     def _check_room(self, folder: Path) -> None:
@@ -207,6 +242,15 @@ class Store:
                 f"the devices' rows may grow to {self.nbytes / 2**30:.1f} GiB and {folder} has room for "
                 f"{max(0, free) / 2**30:.1f}; make room, choose another folder, or set engine.store = 'memory'"
             )
+
+
+def _ranges(numbers: Numbers, width: int, unit: int, size: int) -> list[tuple[int, int]]:
+    """Return the bytes of some rows of a file as few ranges, each a multiple of the unit."""
+    begin = numbers * width // unit * unit
+    end = np.minimum(-(-(numbers + 1) * width // unit) * unit, size)
+    apart = np.flatnonzero(begin[1:] > end[:-1])
+    first, last = np.append(0, apart + 1), np.append(apart, len(numbers) - 1)
+    return list(zip(begin[first].tolist(), end[last].tolist(), strict=True))
 
 
 def _pages(size: int) -> mmap.mmap:

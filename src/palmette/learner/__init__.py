@@ -1,6 +1,7 @@
 """Local work of devices: stacks of rows, addressed batches, interchangeable backends."""
 
 from palmette.learner.backends import Batch as Batch
+from palmette.learner.learner import Halted as Halted
 from palmette.learner.learner import Learner as Learner
 from palmette.learner.scores import Scorer as Scorer
 from palmette.learner.smoothness import Curvature as Curvature

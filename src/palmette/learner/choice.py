@@ -69,7 +69,9 @@ def _first_that_fits(
     return loop, "; ".join([*reasons, "loop runs any model"])
 
 
-def _refuse_unaddressed_noise(task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]) -> None:
+def _refuse_unaddressed_noise(
+    task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
+) -> None:
     """Refuse a model that draws from torch's own random numbers: such a run could not be repeated, let alone resumed."""
 
     def state() -> Tensor:

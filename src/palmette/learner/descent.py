@@ -18,6 +18,10 @@ from palmette.learner.samples import Samples
 PerRow = float | Tensor
 
 _STEPS = 32  # steps whose batches are addressed at once
+_CALL_STEPS, _CALL_WORK = (
+    1 << 12,
+    10**9,
+)  # steps and multiplications of one forward pass in a call: some tenths of a second
 _GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is more than one step's
 
 
@@ -63,6 +67,7 @@ def fold(
     update: Update,
     plan: Plan,
     dropout: Tensor | None,
+    go_on: Callable[[], None],
 ) -> Tensor:
     """Take all steps of a descent inside the fused backend's memory.
 
@@ -76,10 +81,11 @@ def fold(
         update: A uniform update.
         plan: The batches.
         dropout: One dropout address per row, where the model has dropout.
+        go_on: Raises an error when the steps are no longer wanted.
     """
     ends = sorted(set(wanted.tolist()))
     if len(ends) <= 1:
-        return _run(backend, samples, start, update.centre, 0, sum(ends), update, plan, dropout)
+        return _run(backend, samples, start, update.centre, 0, sum(ends), update, plan, dropout, go_on)
     order = torch.argsort(wanted, descending=True, stable=True)
     place = order.to(start.device)
     rows, centre = start[place], take(update.centre, place)
@@ -91,7 +97,7 @@ def fold(
             part = slice(k)
             rows[part] = _run(
                 *(backend, samples, rows[part], take(centre, part), done, end, update),
-                *(plan.take(part), take(dropout, part)),
+                *(plan.take(part), take(dropout, part), go_on),
             )
         done = end
     result = torch.empty_like(rows)
@@ -109,26 +115,40 @@ def _run(
     update: Update,
     plan: Plan,
     dropout: Tensor | None,
+    go_on: Callable[[], None],
 ) -> Tensor:
     """Take the steps ``begin .. end - 1`` of rows that all take them."""
     if begin == end or not len(rows):
         return rows.clone()
     lr, pull = float(update.lr), float(update.pull)
-    weight = plan.weights(begin, end - begin, rows.dtype)
-    if weight is not None:
-        weight = weight.to(rows.device)
-    beta, alpha = 1 - lr * (pull + update.l2), -lr if weight is not None else -lr / plan.size
+    beta, alpha = 1 - lr * (pull + update.l2), -lr / plan.size if plan.full else -lr
     space = backend.space(len(rows), plan.size, fold=True)
     pulled = centre if pull else None
     if dropout is None and space.alone(samples):
-        lines = [plan.lines(lo, min(end - lo, _STEPS)) for lo in range(begin, begin + 1 if plan.same else end, _STEPS)]
-        return space.descend(samples, rows, pulled, lines, end - begin, weight, beta, alpha, lr * pull)
+        # Nothing can stop a call, so a long descent is several of them.
+        most = max(1, min(_CALL_STEPS, _CALL_WORK // (rows.numel() * plan.size)))
+        for low in range(begin, end, most):
+            go_on()
+            high = min(low + most, end)
+            told = range(low, low + 1 if plan.same else high, _STEPS)
+            lines = [plan.lines(lo, min(high - lo, _STEPS)) for lo in told]
+            weight = _weights(plan, low, high, rows)
+            rows = space.descend(samples, rows, pulled, lines, high - low, weight, beta, alpha, lr * pull)
+        return rows
     space.load(rows, pulled)
+    weight = _weights(plan, begin, end, rows)
     for step, x, y in _batches(samples, space, plan, len(rows), begin, end):
+        go_on()
         masks = None if dropout is None else address.mix(dropout, torch.full((), step, device=rows.device))
         share = None if weight is None else weight[min(step - begin, len(weight) - 1)]
         space.step(x, y, share, masks, beta, alpha, lr * pull)
     return space.store()
+
+
+def _weights(plan: Plan, begin: int, end: int, like: Tensor) -> Tensor | None:
+    """Return the samples' weights in the steps ``begin .. end - 1``, where batches are not full."""
+    weight = plan.weights(begin, end - begin, like.dtype)
+    return None if weight is None else weight.to(like.device)
 
 
 def _batches(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Literal
 
@@ -10,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteError
 from palmette.learner.choice import choose
 from palmette.learner.fused import FusedBackend
 from palmette.learner.samples import Samples
@@ -27,6 +30,10 @@ _ALONGSIDE_FREE = 200_000  # ... and where they need not, below which a chunk is
 _MOST = 256  # devices in one chunk
 _CHUNKS = 64  # chunks beyond which more of them serve no machine
 _FULL = 512  # samples taken at once in a full gradient
+
+
+class Halted(PalmetteError):  # noqa: N818 - reads as what it is
+    """The steps under way are no longer wanted; whoever says so does not look at what this thread returns."""
 
 
 class Learner:
@@ -75,6 +82,25 @@ class Learner:
         self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width
+        self._unwanted = threading.Event()
+
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        """End the steps under way in other threads: nobody wants what they would come to."""
+        self.halt()
+        try:
+            yield
+        finally:
+            self._unwanted.clear()
+
+    def halt(self) -> None:
+        """End the steps under way and all that would be begun."""
+        self._unwanted.set()
+
+    def go_on(self) -> None:
+        """Raise `Halted` where steps are no longer wanted; to be called between any two of them."""
+        if self._unwanted.is_set():
+            raise Halted
 
     def initial(self) -> Tensor:
         """Return the initial model as a flat row."""

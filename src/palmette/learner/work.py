@@ -104,7 +104,7 @@ class LocalWork:
         if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
             dropout = self._dropout(call) if backend.has_dropout else None
             with self._blame(self.ids):
-                return fold(backend, learner.data, start, wanted, update, plan, dropout)
+                return fold(backend, learner.data, start, wanted, update, plan, dropout, learner.go_on)
 
         def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
             update.apply(rows["model"], gradients["model"], which)
@@ -256,6 +256,7 @@ class LocalWork:
         even = bool((wanted == total).all())
         index: Tensor | None = None
         for step in range(total):
+            self._learner.go_on()
             which = None if even else self._on_device((wanted > step).nonzero().squeeze(1))
             if plan is not None and (index is None or (step % _STEPS == 0 and not plan.same)):
                 index = self._on_device(plan.block(step, min(_STEPS, total - step)))

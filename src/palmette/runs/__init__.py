@@ -28,6 +28,8 @@ from palmette.runs.folder import CONFIG, STATE, Folder, claimed
 from palmette.runs.progress import watching
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
+from palmette.runs.verify import Verification as Verification
+from palmette.runs.verify import verify as verify
 from palmette.task import Task, make_task
 
 Exist = Literal["fail", "overwrite", "resume"]

@@ -7,9 +7,9 @@ import math
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -19,12 +19,25 @@ from torch import Tensor
 
 from palmette.engines.evaluation import Reports, Scores, measure
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.protocol import Algorithm, ModelKind
+from palmette.errors import Diverged, PalmetteError
+from palmette.learner import Halted
+from palmette.protocol import ModelKind
+from palmette.runs.checkpoint import Memory, Seconds, Span, check_rounds, unfit
+from palmette.runs.checkpoint import history as unpacked
 from palmette.runs.config import RunConfig
-from palmette.runs.folder import CONFIG, METRICS, OUTLINE, PROGRESS, TIMINGS, TRAFFIC, Folder
+from palmette.runs.fingerprint import fingerprint, introduce, recognised
+from palmette.runs.folder import (
+    CHECKPOINT,
+    METRICS,
+    OUTLINE,
+    PREVIOUS,
+    PROGRESS,
+    TIMINGS,
+    TRAFFIC,
+    Folder,
+)
 from palmette.runs.metrics import Metrics
-from palmette.runs.saving import fingerprint, save_models
+from palmette.runs.saving import save_models
 from palmette.theory import advice, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
@@ -70,31 +83,32 @@ class Execution:
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
         self._reports: Reports = {}  # of the same round
         self._initial_loss: float | None = None
-        self._seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
+        self._seconds: Seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
-        # Without the number of rounds: a run may be given more of them.
-        self._fingerprint = fingerprint(simulation, config.model_copy(update={"rounds": 1}))
+        self._fingerprint = fingerprint(simulation, config)
         self._stop = False
 
     def run(self) -> None:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer
-        kept = self._folder.load_checkpoint()
+        began = recognised(self._folder, self._fingerprint)
+        kept = self._folder.load_checkpoint(unfit=partial(unfit, simulation, self._fingerprint.digest))
         if kept is not None:
             self._restore(*kept)
             self._folder.reopen()
         elif self._folder.finished:
             raise PalmetteError(f"the state that {self._folder.path} would go on from is damaged; start a new run")
-        self._folder.write(CONFIG, self._config.to_toml().encode())
+        elif self._folder.has(CHECKPOINT) or self._folder.has(PREVIOUS):
+            self._folder.warn(f"no checkpoint in {self._folder.path} can be used: the run starts over with round 1")
+        introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())
         self._folder.log(
             f"{self._config.algorithm}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
         )
         if simulation.round == 0:
             for text in warnings_of(simulation):
-                self._folder.log(f"warning: {text}")
-                warnings.warn(text, stacklevel=2)
+                self._folder.warn(text)
         if observer is not None:
             simulation.on_exchange = observer.exchange
             observer.begin(simulation, simulation.rounds)
@@ -113,6 +127,8 @@ class Execution:
                         raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
             except Diverged as error:
                 raise self._diverged(error) from None
+            except Halted:
+                raise KeyboardInterrupt from None
         self._finish()
 
     def _round(self) -> None:
@@ -203,46 +219,28 @@ class Execution:
             sink = io.BytesIO()
             pq.write_table(self._metrics.table(), sink, compression="zstd")
             history = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
-            about = {
-                "every": self._every,
-                "initial_loss": self._initial_loss,
-                "seconds": self._seconds,
-                "sane": self._sane,
-                "rounds": self._simulation.rounds,
-                "looked_at_rounds": self._simulation.looked_at_rounds,
-                "fingerprint": self._fingerprint,
-            }
-            self._folder.save_checkpoint({**self._simulation.state(), "metrics": history}, about)
+            memory = Memory(
+                run=self._fingerprint.digest,
+                every=self._every,
+                initial_loss=self._initial_loss,
+                sane=self._sane,
+                rounds=self._simulation.rounds,
+                looked_at_rounds=self._simulation.looked_at_rounds,
+                seconds=self._seconds,
+            )
+            self._folder.save_checkpoint({**self._simulation.state(), "metrics": history}, memory.model_dump())
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-        if about["fingerprint"] != self._fingerprint:
-            raise BadInput(
-                f"this is not the run that was stopped in {self._folder.path}: its config, samples or model differ"
-            )
-        self._check_rounds(int(tensors["progress"][0]), about)
-        table = pq.read_table(pa.BufferReader(tensors["metrics"].numpy().tobytes()))
+        memory, table = Memory.model_validate(about), unpacked(tensors["metrics"])
+        check_rounds(self._simulation, int(tensors["progress"][0]), memory)
         self._metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
         self._simulation.restore(tensors)
-        self._every, self._initial_loss, self._seconds = about["every"], about["initial_loss"], about["seconds"]
-        self._good, self._sane, self._scores = self._simulation.round, about["sane"], None
-        self._simulation.looked_at_rounds = about["looked_at_rounds"]
-        if self._simulation.round == about["rounds"] < self._simulation.rounds:
+        self._every, self._initial_loss = memory.every, memory.initial_loss
+        self._seconds = {**self._seconds, **memory.seconds}
+        self._good, self._sane, self._scores = self._simulation.round, memory.sane, None
+        self._simulation.looked_at_rounds = memory.looked_at_rounds
+        if self._simulation.round == memory.rounds < self._simulation.rounds:
             self._forget_the_end()
-
-    def _check_rounds(self, done: int, about: dict[str, Any]) -> None:
-        """Refuse another number of rounds than the run began with where what was done so far depends on it."""
-        method, tree = self._simulation.algorithm, self._simulation.tree
-        before, now = int(about["rounds"]), self._simulation.rounds
-        if before == now:
-            return
-        staged = type(method).stage is not Algorithm.stage and any(
-            method.stage(tree, round_, before) != method.stage(tree, round_, now) for round_ in range(done)
-        )
-        if staged or about["looked_at_rounds"]:
-            raise BadInput(
-                f"{method.name} plans by the number of rounds, and the {done} rounds done were planned for {before} in all; "
-                f"for {now} start a new run with rounds = {now}"
-            )
 
     def _forget_the_end(self) -> None:
         """Drop from the history what was measured only because the run was to end here."""
@@ -265,7 +263,6 @@ class Execution:
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._metrics.table())
-        folder.log("finished")
         folder.close(keep_state=keep)
 
     # -- stopping ------------------------------------------------------------------------------------------------------
@@ -288,7 +285,7 @@ class Execution:
         return Diverged(told)
 
     @contextmanager
-    def _timed(self, what: str) -> Iterator[None]:
+    def _timed(self, what: Span) -> Iterator[None]:
         start = time.perf_counter()
         yield
         self._seconds[what] += time.perf_counter() - start
@@ -302,6 +299,7 @@ class Execution:
 
         def handle(number: int, frame: Any) -> None:
             if self._stop:
+                self._simulation.learner.halt()  # an exception that is raised inside a library may be lost there
                 raise KeyboardInterrupt
             self._stop = True
             if self._observer is not None:

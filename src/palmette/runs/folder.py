@@ -1,87 +1,101 @@
-"""A run's folder: what lies in it, written so that a crash never leaves half a file."""
+"""A run's folder: what lies in it, who may work on it, its checkpoints, and the checksums of a finished run."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from safetensors import safe_open
 from torch import Tensor
 
 from palmette.engines.store import Pieces
-from palmette.errors import BadInput, PalmetteError
+from palmette.errors import BadInput
 from palmette.protocol import ModelKind
 from palmette.runs import tensors as sheets
+from palmette.runs.files import FORMAT, Files, digest, no_link, sync
+from palmette.runs.files import LOG as LOG
+from palmette.runs.files import MANIFEST as MANIFEST
 
-CONFIG, METRICS, TRAFFIC, TIMINGS, LOG = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json", "log.txt"
+CONFIG, METRICS, TRAFFIC, TIMINGS = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
-OUTLINE = "outline.json"
+OUTLINE, IDENTITY = "outline.json", "identity.json"
 FROZEN = "frozen.safetensors"  # parameters that no node learns, the same for all
 STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
+_BEGINNING = b'algorithm = "'  # of every config a run writes
+_NAMES = (METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, IDENTITY, MANIFEST, CHECKPOINT, PREVIOUS, STATE, PROGRESS)
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(
-    rf"({'|'.join(map(re.escape, (METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, CHECKPOINT, PREVIOUS, STATE, PROGRESS)))}"
+    rf"({'|'.join(map(re.escape, _NAMES))}"
     r"|(global|teams|devices|tier\d+|frozen)\.safetensors|store-\d+-.*\.bin|\..*\.part)"
 )
 
 
-class Folder:
+class Folder(Files):
     """The files of one run."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self._lock: IO[str] | None = None
 
     @staticmethod
     def create(path: Path) -> Folder:
-        """Make a new run's folder; one that exists must be empty."""
+        """Make a new run's folder and lock it; one that exists must be empty or hold a run that never began."""
+        folder = Folder(path)
         try:
-            there = path.exists()
-        except OSError as error:
-            raise BadInput(f"cannot use {path} as a folder: {error.strerror}") from None
-        if there and not path.is_dir():
-            raise BadInput(f"{path} is a file, not a folder for a run; choose another --out")
-        if path.exists() and any(path.iterdir()):
-            if (path / CONFIG).exists():
-                raise BadInput(
-                    f"{path} holds a run already; continue it with 'palmette resume {path}', replace it with "
-                    "exist = 'overwrite', or choose another --out"
-                )
-            raise BadInput(f"{path} exists and is not a run; choose another --out")
-        try:
+            if path.exists() and not path.is_dir():
+                raise BadInput(f"{path} is a file, not a folder for a run; choose another --out")
+            folder._refuse_used()
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BadInput(f"cannot make the folder {path}: {error.strerror}") from None
-        return Folder(path)
+            raise BadInput(f"cannot use {path} as a folder: {error.strerror}") from None
+        folder.lock()
+        try:
+            folder._refuse_used()  # once more: another process may have been faster
+            for name in (IDENTITY, CONFIG, *folder.working_files):
+                (path / name).unlink(missing_ok=True)
+            sync(path.parent)
+        except BaseException:
+            folder.unlock()
+            raise
+        return folder
 
     @staticmethod
     def open(path: Path) -> Folder:
-        """Open the folder of a run that exists."""
-        if not (path / CONFIG).is_file():
+        """Open the folder of a run that exists; one of another format is refused."""
+        folder = Folder(path)
+        if not path.is_dir() or not (folder.has(CONFIG) or folder.has(IDENTITY)):
             raise BadInput(f"{path} is not the folder of a run: it has no {CONFIG}")
-        return Folder(path)
+        if folder.unbegun:
+            raise BadInput(
+                f"the run in {path} was ended before anything of it was kept; start it again with "
+                f"'palmette run ... --out {path}'"
+            )
+        if not folder.has(IDENTITY):
+            raise BadInput(
+                f"the run in {path} was made by an older Palmette, whose folders have no format version and no "
+                f"checksums; this one does not read them: run it again with 'palmette run --config {path / CONFIG}'"
+            )
+        folder.read_sealed(IDENTITY)
+        return folder
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
-        return (self.path / METRICS).exists() and not (self.path / CHECKPOINT).exists()
+        """Whether the run came to its end: its list of checksums is the last thing it writes."""
+        return self.sealed
 
     @property
     def busy(self) -> bool:
         """Whether a process is working on the folder."""
         try:
-            with open(self.path / LOCK) as file:
+            with open(self.path / LOCK, opener=no_link) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -94,21 +108,46 @@ class Folder:
 
         Links are removed themselves, never what they point to.
         """
-        # The table first: a run without it is not finished, whatever else there still is when this is cut short.
-        for path in sorted(self.path.iterdir(), key=lambda path: path.name != METRICS):
+        # The checksums first: a run without them is not finished, whatever else there still is when this is cut short.
+        for path in sorted(self.path.iterdir(), key=lambda path: path.name != MANIFEST):
             if _WRITTEN.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
                 path.unlink()
 
-    def reopen(self) -> None:
-        """Make a finished run one that is under way again, at its last round."""
-        if (self.path / STATE).exists():
-            os.replace(self.path / STATE, self.path / CHECKPOINT)
+    @property
+    def unbegun(self) -> bool:
+        """Whether nothing of worth is in here: only what a run leaves that is killed before its config is written."""
+        names = {path.name for path in self.path.iterdir()}
+        if names - {LOCK, LOG, CONFIG, IDENTITY, *self.working_files}:
+            return False
+        if LOCK not in names:  # not a run's, or copied: only what is certainly the beginning of a config
+            return names == {CONFIG} and _cut_short(self.read(CONFIG))
+        if not {CONFIG, IDENTITY} <= names:
+            return True
+        try:
+            return bool(self.read_sealed(IDENTITY)["config"] != digest(self.read(CONFIG)))
+        except (BadInput, KeyError):
+            return True
+
+    @property
+    def working_files(self) -> list[str]:
+        """Half-written files and rows on disk, which a killed run leaves behind."""
+        return [path.name for pattern in (".*.part", "store-*.bin") for path in self.path.glob(pattern)]
+
+    def _refuse_used(self) -> None:
+        if not self.path.exists() or not any(self.path.iterdir()) or self.unbegun:
+            return
+        if self.has(CONFIG):
+            raise BadInput(
+                f"{self.path} holds a run already; continue it with 'palmette resume {self.path}', replace it with "
+                "exist = 'overwrite', or choose another --out"
+            )
+        raise BadInput(f"{self.path} exists and is not a run; choose another --out")
 
     def lock(self) -> None:
         """Keep other processes off this folder until this one ends; the system frees it even after kill -9."""
         if self._lock is not None:
             return
-        self._lock = open(self.path / LOCK, "a+")  # noqa: SIM115 - held as long as the run
+        self._lock = open(self.path / LOCK, "a+", opener=no_link)  # noqa: SIM115 - held as long as the run
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -122,120 +161,83 @@ class Folder:
             self._lock.close()  # the file stays: who waits for it must find the same one
             self._lock = None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Write a file as a whole or not at all."""
-        with self._writing(name) as file:
-            file.write(data)
+    # -- the end of a run, and a new beginning -------------------------------------------------------------------------
 
-    @contextmanager
-    def _writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Give a file to write to; it takes its place when it is complete."""
-        target, part = self.path / name, self.path / f".{name}.part"
-        try:
-            with open(part, "w+b") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise PalmetteError(f"cannot write {target}: {error.strerror}; the last good state is kept") from None
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    def close(self, *, keep_state: bool) -> None:
+        """Make the run a finished one; its last checkpoint becomes the state to extend it from, unless that is not kept."""
+        self.log("finished")
+        if self.has(CHECKPOINT):
+            os.replace(self.path / CHECKPOINT, self.path / STATE)
+        for name in (PREVIOUS, PROGRESS, *self.working_files):
+            (self.path / name).unlink(missing_ok=True)
+        sync(self.path)
+        self.seal({CONFIG, IDENTITY, LOG, *([STATE] if keep_state else [])})
+        if not keep_state:  # until now it was what a killed run would have gone on from
+            (self.path / STATE).unlink(missing_ok=True)
 
-    def write_table(self, name: str, table: pa.Table) -> None:
-        """Write a table as parquet; equal tables give equal bytes."""
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd")
-        self.write(name, sink.getvalue().to_pybytes())
-
-    def read_table(self, name: str) -> pa.Table:
-        """Read a table."""
-        try:
-            return pq.read_table(self.path / name)
-        except (OSError, pa.ArrowException) as error:
-            raise BadInput(f"cannot read {self.path / name}: {error}") from None
-
-    def write_tensors(
-        self, name: str, like: Mapping[str, Tensor], chunks: Iterable[sheets.Chunk], about: Mapping[str, Any]
-    ) -> None:
-        """Write named tensors as safetensors, some lines at a time, with what is to be known about them as JSON.
-
-        Args:
-            name: The file.
-            like: Shape and type of every tensor.
-            chunks: Their lines.
-            about: What is to be known about them.
-        """
-        with self._writing(name) as file:
-            sheets.write(file, like, chunks, about)
-
-    def read_about(self, name: str) -> dict[str, Any]:
-        """Return what is to be known about a file of tensors."""
-        with safe_open(self.path / name, framework="pt") as file:
-            about: dict[str, Any] = json.loads(file.metadata()["about"])
-        return about
-
-    def write_json(self, name: str, value: Any) -> None:
-        """Write a small readable file."""
-        self.write(name, (json.dumps(value, indent=1) + "\n").encode())
-
-    def log(self, line: str) -> None:
-        """Append a line to the run's log."""
-        try:
-            with open(self.path / LOG, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise PalmetteError(f"cannot write {self.path / LOG}: {error.strerror}") from None
+    def reopen(self) -> None:
+        """Make a finished run one that is under way again, at its last round."""
+        if self.has(STATE):
+            (self.path / MANIFEST).unlink(missing_ok=True)
+            os.replace(self.path / STATE, self.path / CHECKPOINT)
+            sync(self.path)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> None:
         """Keep the state between two rounds, with its checksum, and the one before it."""
-        current = self.path / CHECKPOINT
-        if current.exists():
-            os.replace(current, self.path / PREVIOUS)
+        if self.has(CHECKPOINT):
+            os.replace(self.path / CHECKPOINT, self.path / PREVIOUS)
         with self._writing(CHECKPOINT) as file:
             file.write(bytes(_CHECKSUM))
-            sheets.write(file, tensors, sheets.whole(tensors), about)
-            digest = _checksum(file)
+            sheets.write(file, tensors, sheets.whole(tensors), {"format": FORMAT, **about})
+            right = _checksum(file)
             file.seek(0)
-            file.write(digest)
+            file.write(right)
 
-    def load_checkpoint(self, at_most: int | None = None) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the newest checkpoint whose checksum is right, or ``None`` when there is none.
+    def load_checkpoint(
+        self,
+        at_most: int | None = None,
+        unfit: Callable[[dict[str, Tensor], dict[str, Any]], str | None] = lambda tensors, about: None,
+    ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Return the newest checkpoint that is sound, or ``None`` when there is none; others are passed over aloud.
 
         Args:
             at_most: Pass over those of later rounds.
+            unfit: Returns why a checkpoint cannot be used, where it cannot.
         """
         for name in (CHECKPOINT, PREVIOUS, STATE):
-            path = self.path / name
-            if not path.exists():
+            if not self.has(name):
                 continue
-            with open(path, "rb") as file:
-                sound = file.read(_CHECKSUM) == _checksum(file)
-            if sound:
-                kept = sheets.read(path, skip=_CHECKSUM)
-                if at_most is None or int(kept[0]["progress"][0]) <= at_most:
-                    return kept
-                continue
-            self.log(f"{name} is damaged (its checksum is wrong) and was passed over")
+            kept, reason = self.read_checkpoint(name)
+            reason = reason or unfit(*kept)
+            if reason and not self.finished:
+                self.warn(f"{self.path / name} is damaged or not of this run ({reason}) and was passed over")
+            elif not reason and (at_most is None or int(kept[0]["progress"][0]) <= at_most):
+                return kept
         return None
 
-    def close(self, *, keep_state: bool) -> None:
-        """Make the run a finished one: its last checkpoint becomes the state to extend it from, or goes like the others."""
-        for path in (self.path / PREVIOUS, self.path / PROGRESS, *self.path.glob(".*.part")):
-            path.unlink(missing_ok=True)
-        if keep_state:
-            os.replace(self.path / CHECKPOINT, self.path / STATE)
-        else:
-            (self.path / CHECKPOINT).unlink(missing_ok=True)
+    def read_checkpoint(self, name: str) -> tuple[tuple[dict[str, Tensor], dict[str, Any]], str | None]:
+        """Return a checkpoint and, where it cannot be read, why not."""
+        try:
+            with open(self.path / name, "rb", opener=no_link) as file:
+                if file.read(_CHECKSUM) != _checksum(file):
+                    return ({}, {}), "its checksum is wrong"
+                tensors, about = sheets.read(file, skip=_CHECKSUM)
+        except (OSError, BadInput) as error:
+            return ({}, {}), str(error)
+        version = about.pop("format", None)
+        return (tensors, about), None if version == FORMAT else f"its format is {version!r}, not {FORMAT}"
 
 
 def model_file(kind: ModelKind) -> str:
     """Return the file of a kind of models: ``devices``, ``teams``, ``tier2`` ..., ``global.safetensors``."""
     return f"{_MODELS.get(kind) or f'tier{kind[2:]}'}.safetensors"
+
+
+def is_own(name: str) -> bool:
+    """Return whether a file of this name is one that a run writes."""
+    return name in (CONFIG, LOCK) or bool(_WRITTEN.fullmatch(name))
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -271,8 +273,16 @@ def claimed(out: Path | None, base: Path, stem: str, *, first: int = 1) -> Itera
                 base.rmdir()
 
 
+def _cut_short(text: bytes) -> bool:
+    """Return whether this is the beginning of a config that a run was writing."""
+    try:
+        complete = bool(tomllib.loads(text.decode()))
+    except ValueError:
+        complete = False
+    return not complete and _BEGINNING.startswith(text[: len(_BEGINNING)])
+
+
 def _checksum(file: IO[bytes]) -> bytes:
     """Return the checksum of all that follows the place kept for it."""
     file.seek(_CHECKSUM)
-    digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_CHECKSUM // 2))  # type: ignore[arg-type]
-    return digest.hexdigest().encode()
+    return hashlib.file_digest(file, "sha256").hexdigest().encode()  # type: ignore[arg-type]

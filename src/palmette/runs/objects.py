@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor, nn
 from palmette.algorithms import ALGORITHMS
 from palmette.population import Population
 from palmette.protocol import Algorithm
+from palmette.runs.described import described, digest_of
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 
@@ -24,7 +23,7 @@ def named_objects(method: Algorithm, population: Population, task: Task) -> dict
     """Return what of a run only Python can give, by its role: ``algorithm``, ``data``, ``model``, ``loss``, ``metrics``."""
     found: dict[str, Named] = {}
     if not is_named(method):
-        found["algorithm"] = import_path(type(method)), _hash_source([type(method)])
+        found["algorithm"] = import_path(type(method)), _short(described(type(method)))
     recipe = population.recipe
     if recipe is None or recipe.objects or not _can_be_written(population.tree):
         own = dict(recipe.objects) if recipe is not None else {}
@@ -34,10 +33,10 @@ def named_objects(method: Algorithm, population: Population, task: Task) -> dict
     if recipe_of(task, population) is None:
         found["model"] = import_path(type(task.module)), hash_module(task.module)
     if not isinstance(task.loss, str):
-        found["loss"] = import_path(task.loss), _hash_source([task.loss])
+        found["loss"] = import_path(task.loss), _short(described(task.loss))
     if task.metrics is not None:
         paths = ", ".join(f"{name} = {import_path(metric)}" for name, metric in task.metrics.items())
-        found["metrics"] = paths or "none", _hash_source(task.metrics.values())
+        found["metrics"] = paths or "none", _short(described(task.metrics))
     return found
 
 
@@ -71,38 +70,16 @@ def import_path(thing: Any) -> str:
 
 def hash_samples(population: Population) -> str:
     """Return a hash of all samples, who has them, and the tree."""
-    tree = population.tree
-    digest = hashlib.blake2b(repr((population.affine, population.classes)).encode(), digest_size=16)
-    for tier in range(tree.tiers):
-        digest.update("\0".join(tree.names(tier)).encode("utf-8", "surrogatepass"))
-    for parents in tree.parents:
-        digest.update(parents.tobytes())
-    for part in (population.x, population.y, population.start, population.train):
-        _update(digest, part)
-    return digest.hexdigest()
+    tree, about = population.tree, repr((population.affine, population.classes))
+    names = ["\0".join(tree.names(tier)) for tier in range(tree.tiers)]
+    parents = map(torch.from_numpy, tree.parents)
+    return _short(about, *names, *parents, population.x, population.y, population.start, population.train)
 
 
 def hash_module(module: nn.Module) -> str:
     """Return a hash of a module's layers, its parameters and which of them learn, and its buffers."""
-    digest = hashlib.blake2b(repr(module).encode(), digest_size=16)
-    for name, value in (*module.named_parameters(), *module.named_buffers()):
-        digest.update(f"{name} {value.requires_grad}".encode())
-        _update(digest, value.detach())
-    return digest.hexdigest()
+    return _short(described(module), *(value.detach() for value in module.parameters()))
 
 
-def _hash_source(things: Iterable[type | Callable[..., Any]]) -> str:
-    """Return a hash of the source text of classes and functions; empty where Python cannot find one."""
-    digest = hashlib.blake2b(digest_size=16)
-    for thing in things:
-        named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
-        try:
-            digest.update(inspect.getsource(named).encode())
-        except (OSError, TypeError):
-            return ""
-    return digest.hexdigest()
-
-
-def _update(digest: Any, value: Tensor) -> None:
-    digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-    digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+def _short(*values: Tensor | str) -> str:
+    return digest_of(*values)[:32]

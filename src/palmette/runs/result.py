@@ -21,7 +21,18 @@ from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
-from palmette.runs.folder import CONFIG, FROZEN, METRICS, OUTLINE, PROGRESS, TIMINGS, TRAFFIC, Folder, model_file
+from palmette.runs.folder import (
+    CONFIG,
+    FROZEN,
+    IDENTITY,
+    METRICS,
+    OUTLINE,
+    PROGRESS,
+    TIMINGS,
+    TRAFFIC,
+    Folder,
+    model_file,
+)
 from palmette.runs.metrics import OWN, SCHEMA
 from palmette.task import make_task
 
@@ -44,10 +55,10 @@ class Result:
     """
 
     def __init__(self, folder: Path) -> None:
-        files = Folder.open(folder)
-        self.folder = folder
+        self._files = files = Folder.open(folder)
+        self.folder, self.finished = folder, files.finished
+        files.check(CONFIG, IDENTITY, METRICS, TRAFFIC, TIMINGS, OUTLINE)  # models are checked when they are first read
         self.config: RunConfig = make_config(read_config(folder / CONFIG))
-        self.finished = files.finished
         self.outline: dict[str, Any] = {}
         self.timings: dict[str, Any] = {}
         self.traffic: pa.Table = pa.table({})
@@ -88,7 +99,7 @@ class Result:
     @property
     def running(self) -> bool:
         """Whether a process is working on the run at this moment."""
-        return not self.finished and Folder(self.folder).busy
+        return not self.finished and self._files.busy
 
     def curve(
         self,
@@ -244,6 +255,7 @@ class Result:
     @property
     def frozen(self) -> dict[str, Tensor]:
         """The parameters that were frozen and are the same in all models, by name; mostly there are none."""
+        self._files.check(FROZEN)
         return load_file(self.folder / FROZEN) if (self.folder / FROZEN).exists() else {}
 
     def module(self, kind: ModelKind = "PM", node: str | None = None, into: nn.Module | None = None) -> nn.Module:
@@ -294,13 +306,14 @@ class Result:
             raise BadInput(
                 f"the run in {self.folder} is not finished and has no models yet; go on with 'palmette resume {self.folder}'"
             )
+        self._files.check(path.name)
         if not path.exists():
             raise BadInput(f"{self.config.algorithm} made no {kind}; there is {', '.join(self.kinds)}")
         return path
 
     def _about(self, kind: ModelKind) -> dict[str, Any]:
         self._file(kind)
-        return Folder(self.folder).read_about(model_file(kind))
+        return self._files.read_about(model_file(kind))
 
 
 def load(folder: str | Path) -> Result:

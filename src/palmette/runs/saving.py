@@ -1,36 +1,17 @@
-"""What a run is known by and what it leaves: its fingerprint, and the models of every tier."""
+"""What a run leaves: the models of every tier."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from palmette.engines.simulate import Simulation
-from palmette.runs.config import RunConfig
 from palmette.runs.folder import FROZEN, Folder, model_file
 from palmette.runs.tensors import Chunk, whole
 
-_SAMPLED = 4096  # samples that stand for all in a run's fingerprint
 _BLOCK = 256  # devices whose models are gathered at once
-
-
-def fingerprint(simulation: Simulation, config: RunConfig) -> str:
-    """Return a digest of what a run is about: its config, whose samples, and the model it starts from."""
-    population = simulation.population
-    digest = hashlib.blake2b(config.to_toml().encode(), digest_size=16)
-    some = torch.arange(0, len(population.x), max(1, len(population.x) // _SAMPLED))
-    for part in (
-        population.start,
-        population.train,
-        population.x[some],
-        population.y[some],
-        simulation.learner.initial(),
-    ):
-        digest.update(part.cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def save_models(simulation: Simulation, name: str, folder: Folder) -> None:

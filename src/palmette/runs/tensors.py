@@ -7,8 +7,8 @@ would write.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from palmette.engines.store import Pieces
+from palmette.errors import BadInput
 
 # In the order in which the library lays tensors out, so that each begins at a multiple of its numbers' size.
 _KINDS = {
@@ -31,6 +32,7 @@ _KINDS = {
     torch.bool: "BOOL",
 }
 _ORDER = {kind: place for place, kind in enumerate(_KINDS)}
+_BY_WORD = {word: kind for kind, word in _KINDS.items()}
 
 Chunk = tuple[str, int, Tensor]
 """A tensor's name, the first of its lines and those lines."""
@@ -70,31 +72,41 @@ def write(
     for name, first, part in chunks:
         line = part.dtype.itemsize * int(np.prod(like[name].shape[1:], dtype=np.int64))
         file.seek(base + begin[name] + first * line)
-        file.write(_bytes(part))
+        file.write(as_bytes(part))
     file.seek(base + end)
 
 
-def read(path: Path, skip: int = 0) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(file: IO[bytes], skip: int = 0) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a file and what is to be known about them; numbers are fetched when they are looked at.
 
     Args:
-        path: The file.
+        file: An open file.
         skip: Bytes before the tensors begin.
     """
     # A private map: whoever writes into a tensor changes his own copy, never the file.
-    data = np.memmap(path, dtype=np.uint8, mode="c")
-    base = skip + 8 + int.from_bytes(data[skip : skip + 8].tobytes(), "little")
-    header = json.loads(data[skip + 8 : base].tobytes())
-    about: dict[str, Any] = json.loads(header.pop("__metadata__")["about"])
-    kinds = {word: kind for kind, word in _KINDS.items()}
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        flat = torch.from_numpy(data[base + begin : base + end]).view(kinds[entry["dtype"]])
-        tensors[name] = flat.reshape(entry["shape"])
-    return tensors, about
+    try:
+        data = np.memmap(file, dtype=np.uint8, mode="c")
+        base = skip + 8 + int.from_bytes(data[skip : skip + 8].tobytes(), "little")
+        header = json.loads(data[skip + 8 : base].tobytes())
+        about: dict[str, Any] = dict(json.loads(header.pop("__metadata__")["about"]))
+        return {name: _tensor(data[base:], entry) for name, entry in header.items()}, about
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+        raise BadInput(
+            f"its description of the tensors in it cannot be read ({type(error).__name__}: {error})"
+        ) from None
 
 
-def _bytes(part: Tensor) -> Any:
+def _tensor(data: Any, entry: dict[str, Any]) -> Tensor:
+    """Return one tensor of a file; what does not fit is a `ValueError`."""
+    kind, shape, (begin, end) = _BY_WORD[entry["dtype"]], entry["shape"], entry["data_offsets"]
+    whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+    if not whole or not begin <= end <= len(data) or end - begin != kind.itemsize * math.prod(shape):
+        raise ValueError(f"{end} - {begin} bytes of {len(data)} are no {entry['dtype']} of shape {shape}")
+    flat = torch.from_numpy(data[begin:end])
+    # Numbers that do not begin at a multiple of their size cannot be looked at where they lie.
+    return (flat if flat.data_ptr() % kind.itemsize == 0 else flat.clone()).view(kind).reshape(shape)
+
+
+def as_bytes(part: Tensor) -> Any:
     """View a tensor's numbers as bytes."""
     return part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,252 @@
+"""Files of one folder, written so that a crash never leaves half a file and read only where they lie.
+
+None of them is a symbolic link: who continues a run that somebody else sent neither reads nor writes outside its folder.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import safe_open
+from torch import Tensor
+
+from palmette.errors import BadInput, PalmetteError
+from palmette.runs import tensors as sheets
+
+FORMAT = 1
+"""Version of what a run's folder holds and how; another one is refused."""
+LOG, MANIFEST = "log.txt", "manifest.json"
+
+
+class Damaged(BadInput):
+    """A file is not as it was written.
+
+    Attributes:
+        name: Which file of the folder.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+class Files:
+    """The files of one folder.
+
+    Attributes:
+        path: The folder.
+        written: The names of all files written through this object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written: set[str] = set()
+        self._checked: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of this name; a symbolic link is refused."""
+        path = self.path / name
+        if path.is_symlink():
+            raise _linked(path)
+        return path.exists()
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file as a whole or not at all."""
+        with self._writing(name) as file:
+            file.write(data)
+
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[IO[bytes]]:
+        """Give a file to write to; it takes its place when it is complete."""
+        target, part = self.path / name, self.path / f".{name}.part"
+        try:
+            with open(part, "w+b", opener=no_link) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, target)
+            sync(self.path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            raise PalmetteError(f"cannot write {target}: {error.strerror}; the last good state is kept") from None
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        self.written.add(name)
+
+    def write_table(self, name: str, table: pa.Table) -> None:
+        """Write a table as parquet; equal tables give equal bytes."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd")
+        self.write(name, sink.getvalue().to_pybytes())
+
+    def write_tensors(
+        self, name: str, like: Mapping[str, Tensor], chunks: Iterable[sheets.Chunk], about: Mapping[str, Any]
+    ) -> None:
+        """Write named tensors as safetensors, some lines at a time, with what is to be known about them as JSON.
+
+        Args:
+            name: The file.
+            like: Shape and type of every tensor.
+            chunks: Their lines.
+            about: What is to be known about them.
+        """
+        with self._writing(name) as file:
+            sheets.write(file, like, chunks, about)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a small readable file."""
+        self.write(name, (json.dumps(value, indent=1) + "\n").encode())
+
+    def write_sealed(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write a small readable file with the folder's format and a checksum of its own."""
+        content = {"format": FORMAT, **value}
+        self.write_json(name, {"checksum": _checksum_of(content), **content})
+
+    def log(self, line: str) -> None:
+        """Append a line to the run's log."""
+        try:
+            with open(self.path / LOG, "a", encoding="utf-8", opener=no_link) as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise PalmetteError(f"cannot write {self.path / LOG}: {error.strerror}") from None
+
+    def warn(self, text: str) -> None:
+        """Say something aloud and in the run's log."""
+        self.log(f"warning: {text}")
+        warnings.warn(text, stacklevel=3)
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        """Read a small file."""
+        try:
+            with open(self.path / name, "rb", opener=no_link) as file:
+                return file.read()
+        except OSError as error:
+            raise BadInput(f"cannot read {self.path / name}: {error.strerror}") from None
+
+    def read_sealed(self, name: str) -> dict[str, Any]:
+        """Read what `write_sealed` wrote; another format and a wrong checksum are refused."""
+        wrong = f"{self.path / name} is damaged"
+        try:
+            content = dict(json.loads(self.read(name)))
+            checksum, version = content.pop("checksum"), content["format"]
+        except (ValueError, TypeError, KeyError):
+            raise Damaged(f"{wrong}: restore it from a copy, or run again in another folder", name) from None
+        if checksum == _checksum_of(content) and version != FORMAT:
+            raise BadInput(
+                f"the run in {self.path} has the folder format {version!r} and this Palmette reads {FORMAT}; use the "
+                "version of Palmette that made it, or run it again"
+            )
+        if checksum != _checksum_of(content):
+            raise Damaged(
+                f"{wrong} (its checksum is wrong): restore it from a copy, or run again in another folder", name
+            )
+        return content
+
+    def read_table(self, name: str) -> pa.Table:
+        """Read a table."""
+        try:
+            return pq.read_table(pa.BufferReader(self.read(name)))
+        except (OSError, pa.ArrowException) as error:
+            raise BadInput(f"cannot read {self.path / name}: {error}") from None
+
+    def read_about(self, name: str) -> dict[str, Any]:
+        """Return what is to be known about a file of tensors."""
+        with safe_open(self.path / name, framework="pt") as file:
+            about: dict[str, Any] = json.loads(file.metadata()["about"])
+        return about
+
+    # -- checksums -----------------------------------------------------------------------------------
+
+    @property
+    def sealed(self) -> bool:
+        """Whether there is a list of checksums."""
+        return self.has(MANIFEST)
+
+    def seal(self, others: Collection[str] = ()) -> None:
+        """List the checksums of all files that were written through this object, and of others, as far as they are there."""
+        names = sorted(name for name in self.written.union(others) if self.has(name))
+        self.write_sealed(MANIFEST, {"files": {name: self._fact(name) for name in names}})
+
+    def _fact(self, name: str) -> dict[str, Any]:
+        with open(self.path / name, "rb", opener=no_link) as file:
+            return {"bytes": os.fstat(file.fileno()).st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+    @cached_property
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """Size and checksum of every file that is listed."""
+        facts = self.read_sealed(MANIFEST).get("files")
+        return dict(facts) if isinstance(facts, dict) else {}
+
+    def problem(self, name: str) -> str | None:
+        """Return what is wrong with a file of a sealed folder: missing, damaged, not of this run; ``None`` if nothing is."""
+        if not self.has(name):
+            return "missing" if name in self.facts else None
+        if name not in self.facts:
+            return "not of this run"
+        try:
+            return None if self._fact(name) == self.facts[name] else "damaged"
+        except OSError as error:
+            return f"unreadable ({error.strerror})"
+
+    def check(self, *names: str) -> None:
+        """Refuse files of a sealed folder that are not as they were written; each is looked at once.
+
+        The whole file is read: a second for a gigabyte. So models are checked when they are first asked for.
+        """
+        for name in names if self.sealed else ():
+            if name not in self._checked and (problem := self.problem(name)):
+                raise BadInput(
+                    f"{self.path / name} is {problem}, by the checksums in {MANIFEST}; restore it from a copy or run it "
+                    f"again ('palmette verify {self.path}' lists all that is wrong)"
+                )
+            self._checked.add(name)
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _linked(Path(path)) from None
+        raise
+
+
+def _linked(path: Path) -> BadInput:
+    return BadInput(
+        f"{path} is a symbolic link; a run reads and writes only inside its own folder: put the file itself there"
+    )
+
+
+def sync(folder: Path) -> None:
+    """Make sure that the names in a folder are on disk, as `os.fsync` does for what is in a file."""
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def digest(data: bytes) -> str:
+    """Return the checksum of some bytes."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _checksum_of(content: Mapping[str, Any]) -> str:
+    return digest(json.dumps(content, sort_keys=True).encode())

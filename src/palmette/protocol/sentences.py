@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from palmette.errors import nearest
+from palmette.errors import there_is
 
 # Words of one line mean the same to people: a setting asked for by another word of its line is found.
 _SAME = [
@@ -103,9 +103,8 @@ def allowed(annotation: Any) -> str:
 def _limited(kind: Any, limits: Sequence[Any]) -> str:
     """Say which values a type with limits allows, as in ``number above 0``."""
     marks = [one for limit in limits if isinstance(limit, FieldInfo) for one in limit.metadata]
-    told = [
-        f"{word} {value}" for one in marks for name, word in _LIMITS if (value := getattr(one, name, None)) is not None
-    ]
+    found = [(word, getattr(one, name, None)) for one in marks for name, word in _LIMITS]
+    told = [f"{word} {value}" for word, value in found if value is not None and value < 2**53]  # beyond, nobody cares
     return f"{allowed(kind)} {' and '.join(told)}".strip()
 
 
@@ -118,7 +117,7 @@ def suggestion(word: str, known: Mapping[str, str]) -> str:
     """
     if (meant := _meant(word, known)) is None:
         plain = [name for name in known if "." not in name]
-        return nearest(word, plain if plain and "." not in word else known)
+        return there_is(plain if plain and "." not in word else known)
     about = f" ({brief(known[meant])})" if known[meant] else ""
     return f"; did you mean {meant!r}{about}?"
 

@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import palmette as pm
 from palmette.algorithms import kind_of
+from palmette.cli.app import app
 from palmette.engines.separate import run_separately
 from palmette.errors import ProtocolError
 from palmette.protocol.definition import check_kind
@@ -429,30 +431,29 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "palmette", *words], capture_output=True, text=True, check=False, timeout=120
-    )
+def command(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
 
 
 def test_an_algorithm_by_import_path_runs_from_the_command_line_and_its_config_runs_again(module: str) -> None:
     path = f"{module}:Mine"
     done = command("run", path, "--tree", "2x3", "--rounds", "1", "--set", "lr=0.3")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     folder = Path("runs/Mine-digits-1")
     assert f'algorithm = "{path}"' in (folder / "config.toml").read_text()
     again = command("run", "--config", str(folder / "config.toml"), "--out", "two")
-    assert again.returncode == 0, again.stderr
+    assert again.exit_code == 0, again.stderr
     assert (folder / "global.safetensors").read_bytes() == Path("two/global.safetensors").read_bytes()
     listed = command("list", "algorithms", path)
     assert "Learning rate of the devices (eta in the paper)." in " ".join(listed.stdout.split())
-    assert command("show", "two").returncode == 0
+    assert command("show", "two").exit_code == 0
     unknown = command("run", path, "--set", "alpha=0.3")
     assert "unknown setting 'alpha'; did you mean 'lr' (learning rate of the devices)?" in unknown.stderr
 
 
-def test_a_mistake_in_an_imported_algorithm_is_one_line_at_the_command_line(module: str) -> None:
-    done = command("run", f"{module}:RowsOnly", "--tree", "2x3", "--rounds", "1", "--quiet")
+def test_a_mistake_in_an_imported_algorithm_is_one_line_in_a_real_process(module: str) -> None:
+    words = [sys.executable, "-m", "palmette", "run", f"{module}:RowsOnly", "--tree", "2x3", "--rounds", "1", "--quiet"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 1
     assert "RowsOnly.device must return two things" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo bench clean prove-kills prove-million prove-sfedhp prove-groupperfl
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds
 
 setup: .venv/ready
 
@@ -26,6 +26,10 @@ check: .venv/ready
 demo: .venv/ready
 	.venv/bin/palmette demo
 
+# Pages that are written from the code.
+docs: .venv/ready
+	.venv/bin/python -m palmette.cli.reference docs/settings.md
+
 # Heavy proofs, run by hand; their results are in docs/.
 prove-kills prove-million prove-sfedhp prove-groupperfl: export PALMETTE_DATA ?= ../shared/data
 prove-kills: .venv/ready
@@ -40,6 +44,11 @@ prove-sfedhp: .venv/ready
 prove-groupperfl: .venv/ready
 	.venv/bin/python proofs/groupperfl.py digits
 	.venv/bin/python proofs/groupperfl.py words
+
+# The tests with the oldest version of every dependency but torch. Old libraries warn of newer ones, which is no error here.
+prove-bounds: export PALMETTE_DATA ?= ../shared/data
+prove-bounds:
+	$(PYTHON) proofs/bounds.py
 
 # The benchmark has an environment of its own: pfl-research is compared with, not depended on.
 .venv-bench/ready: pyproject.toml constraints.txt

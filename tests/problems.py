@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from palmette.algorithms import algorithm
@@ -14,38 +13,12 @@ from palmette.engines.simulate import Simulation
 from palmette.engines.store import Store
 from palmette.population import Population
 from palmette.protocol import Algorithm
-from palmette.task import Task, make_task
-from palmette.tree import Tree
+from palmette.task import Task
+from palmette.testing import regression as regression
+from palmette.testing import simulate as simulate_method
+from palmette.testing import task_of as task_of
 
 Floats = NDArray[np.float64]
-
-
-def regression(
-    tree: str | Tree | list[int], *, dimension: int = 3, samples: int = 60, seed: int = 0, unequal: bool = False
-) -> Population:
-    """Random least-squares problems, one per device; with ``unequal`` devices have different numbers of samples."""
-    tree = Tree.parse(tree)
-    generator = np.random.default_rng(seed)
-    counts = generator.integers(samples, 2 * samples, tree.devices) if unequal else np.full(tree.devices, samples)
-    xs, ys = [], []
-    for count in counts:
-        xs.append(generator.normal(size=(count, dimension)))
-        ys.append(generator.normal(size=count) + 2 * generator.normal())
-    x, y = np.concatenate(xs), np.concatenate(ys)
-    start = np.concatenate([[0], np.cumsum(counts)])
-    return Population(
-        tree=tree,
-        x=torch.from_numpy(x),
-        y=torch.from_numpy(y),
-        start=torch.from_numpy(start),
-        train=torch.from_numpy(counts - 1),
-        classes=None,
-    )
-
-
-def task_of(population: Population, l2: float = 0.0) -> Task:
-    """The linear model that goes with `regression`."""
-    return make_task("linear", population.shape, None, l2=l2)
 
 
 def quadratics(population: Population) -> list[tuple[Floats, Floats]]:
@@ -106,13 +79,9 @@ def simulate(
     stop: int | None = None,
     **options: object,
 ) -> Simulation:
-    """Run an algorithm in float64, to its end or to the round ``stop``, and return the simulation."""
+    """Run an algorithm, which may be a name, in float64, to its end or to the round ``stop``, and return the simulation."""
     made = algorithm(name) if isinstance(name, str) else name
-    keywords = {"dtype": torch.float64, "rounds": rounds, **options}
-    simulation = Simulation(made, population, task or task_of(population), **keywords)  # type: ignore[arg-type]
-    for _ in range(rounds if stop is None else stop):
-        simulation.step()
-    return simulation
+    return simulate_method(made, population, rounds, task, stop=stop, **options)
 
 
 def exchange_counts(stores: Sequence[Store]) -> dict[str, list[int]]:

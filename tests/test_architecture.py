@@ -20,7 +20,7 @@ LAYERS = (
     ("theory",),
     ("runs",),
     ("report",),
-    ("studies", "bench"),
+    ("studies", "bench", "testing"),
     ("cli",),
     ("__main__",),
 )

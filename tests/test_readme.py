@@ -28,7 +28,8 @@ def test_every_block_is_of_a_language_that_is_tested() -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_python_blocks_run(page: str, tmp_path: Path) -> None:
     for number, body in enumerate(blocks(page, "python")):
-        script = tmp_path / f"block{number}.py"
+        # The guide says under which name it saves its algorithm; its other blocks import that.
+        script = tmp_path / ("team_prox.py" if "class TeamProx" in body else f"block{number}.py")
         script.write_text(body, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-W", "error", str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120
@@ -42,9 +43,14 @@ def test_the_library_example_of_the_readme_has_at_most_25_lines() -> None:
     assert len([line for line in body.splitlines() if line.strip()]) <= 25
 
 
-def test_commands_of_the_readme_run(tmp_path: Path) -> None:
-    commands = [line for body in blocks("README.md", "bash") for line in body.splitlines() if line.strip()]
-    assert any(line.startswith("make demo") for line in commands)
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_run(page: str, tmp_path: Path) -> None:
+    commands = [line for body in blocks(page, "bash") for line in body.splitlines() if line.strip()]
+    assert commands
+    if page == "README.md":
+        assert any(line.startswith("make demo") for line in commands)
+    else:
+        (tmp_path / "team_prox.py").write_text(blocks(page, "python")[0], encoding="utf-8")
     tools = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     for line in commands:
         words = shlex.split(line, comments=True)

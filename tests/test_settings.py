@@ -10,6 +10,8 @@ from pydantic import ValidationError
 
 from palmette.algorithms import ALGORITHMS, FedAvg, HierFAVG, PerMFL, algorithm
 from palmette.errors import BadInput, nearest
+from palmette.protocol.sentences import brief
+from palmette.protocol.settings import described
 from palmette.tree import Tree
 
 
@@ -143,7 +145,7 @@ def test_a_value_out_of_range_is_refused_with_its_name_and_itself(name: str, fie
         algorithm(name, **{field: value})
     message = str(caught.value)
     assert message.startswith(f"{name}: {field}: ")
-    assert message.endswith(f"not {value!r}")
+    assert message.endswith(f"not {value!r} ({brief(described(ALGORITHMS[name])[field])})")
 
 
 def test_one_problem_of_a_setting_of_several_types_is_told_once() -> None:

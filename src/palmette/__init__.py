@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
 
     from palmette import algorithms as algorithms
     from palmette import runs as runs
+    from palmette import testing as testing
     from palmette.algorithms import ALGORITHMS as ALGORITHMS
     from palmette.algorithms import FedAvg as FedAvg
     from palmette.algorithms import HierFAVG as HierFAVG
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.errors import BadInput as BadInput
     from palmette.errors import Diverged as Diverged
     from palmette.errors import PalmetteError as PalmetteError
+    from palmette.errors import ProtocolError as ProtocolError
     from palmette.learner import Epochs as Epochs
     from palmette.links import Link as Link
     from palmette.links import Participation as Participation
@@ -50,7 +52,7 @@ _HOMES = {
     "algorithms": "ALGORITHMS FedAvg HierFAVG Local PerMFL PFedMT algorithm",
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
-    "errors": "BadInput Diverged PalmetteError",
+    "errors": "BadInput Diverged PalmetteError ProtocolError",
     "learner": "Epochs",
     "links": "Link Participation",
     "population": "Population make_population",
@@ -61,7 +63,7 @@ _HOMES = {
     "tree": "Tree",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {"algorithms": "algorithms", "models": "task.models", "runs": "runs"}
+_MODULES = {"algorithms": "algorithms", "models": "task.models", "runs": "runs", "testing": "testing"}
 __all__ = sorted([*_HOME_OF, *_MODULES])
 
 

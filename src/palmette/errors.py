@@ -26,6 +26,10 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for a mistyped word, or the list of what there is."""
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    return f"; did you mean {close[0]!r}?" if close else there_is(names)
+
+
+def there_is(known: Iterable[str]) -> str:
+    """Return ``"; there is a, b, c"``, of many names the first."""
+    names = sorted(known)
     return f"; there is {', '.join(names[:20])}{f' and {len(names) - 20} more' if len(names) > 20 else ''}"

@@ -19,6 +19,7 @@ from palmette.algorithms.pfedmt import PFedMT as PFedMT
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
 from palmette.errors import BadInput, nearest
 from palmette.protocol import Algorithm
+from palmette.protocol.importing import import_algorithm
 from palmette.protocol.settings import build
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -32,18 +33,39 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 }
 
 
+def kind_of(name: str) -> type[Algorithm]:
+    """Return an algorithm's class by its name, or by the import path of one's own: ``"my_module:MyMethod"``."""
+    if ":" in name:
+        kind = import_algorithm(name)
+        check_name(kind)
+        return kind
+    if name not in ALGORITHMS:
+        raise BadInput(
+            f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)}"
+            + ("; one of your own goes by its import path, my_module:MyMethod" if "." in name else "")
+        )
+    return ALGORITHMS[name]
+
+
 def algorithm(name: str, *, preset: str | None = None, **settings: Any) -> Algorithm:
     """Make an algorithm by name.
 
     Args:
-        name: A name of `ALGORITHMS`.
+        name: A name of `ALGORITHMS`, or the import path of an algorithm of your own, as in ``"my_module:MyMethod"``.
         preset: A named set of settings, such as ``"published"``; single settings override it.
         **settings: Settings of the algorithm.
     """
-    if name not in ALGORITHMS:
-        raise BadInput(f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)}")
-    kind = ALGORITHMS[name]
+    kind = kind_of(name)
     if preset is not None and not (isinstance(preset, str) and preset in kind.presets):
         raise BadInput(f"{name} has no preset {preset!r}{nearest(str(preset), kind.presets) if kind.presets else ''}")
     chosen = {} if preset is None else dict(kind.presets[preset])
     return build(kind, name, {**chosen, **settings})
+
+
+def check_name(kind: type[Algorithm]) -> None:
+    """Refuse an algorithm of one's own that is named like one of Palmette's: results would be taken for the other's."""
+    if ALGORITHMS.get(kind.name, kind) is not kind:
+        raise BadInput(
+            f"{kind.__name__} is named {kind.name!r}, and so is an algorithm of Palmette: give it another name, "
+            f'as in `name: ClassVar[str] = "my-{kind.name}"`'
+        )

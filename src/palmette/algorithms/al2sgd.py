@@ -34,7 +34,19 @@ from palmette.tree import Tree
 class AL2SGD(Algorithm):
     """Async-AL2SGD+: accelerated, variance-reduced personalization by coins; it converges to the very minimiser.
 
-    ``lam`` may be a mapping of device names, ``gamma`` of team names.
+    Attributes:
+        lam: Pull (penalty) of a device's model to its team's mean, PerMFL's lambda; also one number per device name
+            (gamma_i in the paper).
+        gamma: Pull (penalty) of a team's mean to the mean of all, PerMFL's gamma; also one number per team name; times the
+            team's number of devices it is the paper's penalty of a cluster (lambda_j in the paper).
+        refresh: Chance that the reference models are renewed in an iteration (rho in the paper).
+        smoothness: Smoothness of the loss on one mini-batch, its largest curvature; ``"auto"`` estimates it in the first round
+            (L in the paper).
+        convexity: Strong convexity of the devices' losses, their least curvature; ``"auto"`` estimates it in the first round
+            (mu in the paper).
+        iterations: Iterations in a round; each flips the coins once.
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+        as_published: Slips of the paper to repeat: ``estimator`` leaves the pull to the team's mean out of averages over all.
     """
 
     name: ClassVar[str] = "al2sgd"
@@ -42,12 +54,12 @@ class AL2SGD(Algorithm):
     tiers: ClassVar[tuple[int, ...] | None] = (3,)
     by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1}
 
-    lam: Positive | dict[str, Positive] = 0.1  # pull of devices, c_ij (gamma_i in the paper)
-    gamma: NonNegative | dict[str, NonNegative] = 0.01  # pull of teams, m_i / N_i (lambda_j in the paper is m_i)
-    refresh: Annotated[float, Field(gt=0, le=1)] = 0.1  # rho
-    smoothness: Literal["auto"] | Positive = "auto"  # of the loss on one batch; auto: estimated in the first round
-    convexity: Literal["auto"] | Positive = "auto"  # mu; auto: estimated in the first round
-    iterations: Count = 100  # per round
+    lam: Positive | dict[str, Positive] = 0.1
+    gamma: NonNegative | dict[str, NonNegative] = 0.01
+    refresh: Annotated[float, Field(gt=0, le=1)] = 0.1
+    smoothness: Literal["auto"] | Positive = "auto"
+    convexity: Literal["auto"] | Positive = "auto"
+    iterations: Count = 100
     batch_size: BatchSize = 1
     as_published: tuple[Literal["estimator"], ...] = ()
 

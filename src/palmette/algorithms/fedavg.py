@@ -18,7 +18,15 @@ from palmette.protocol.settings import BatchSize, Count, Rate, settings
 
 @settings
 class FedAvg(Algorithm):
-    """Federated averaging without tiers; its PM is the fine-tuned global model."""
+    """Federated averaging without tiers; its PM is the fine-tuned global model.
+
+    Attributes:
+        local_steps: Gradient steps of a device in every round (the paper counts E epochs).
+        alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
+            (eta in the paper).
+        tune_steps: Gradient steps of fine-tuning that make a device's own model from the global one.
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has (B in the paper).
+    """
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks (AISTATS 2017)"

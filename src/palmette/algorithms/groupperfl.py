@@ -47,7 +47,24 @@ PUBLISHED = {
 
 @settings
 class Staged(Algorithm):
-    """The programs of all four methods, which differ in the stages they have."""
+    """The programs of all four methods, which differ in the stages they have.
+
+    Attributes:
+        passes: Passes over all clients in stage 1; each client is drawn once in a pass (T in the paper).
+        group_passes: Passes over the clients of every group in stage 2 (T_g in the paper).
+        clients: Clients drawn in a round (S in the paper).
+        local_epochs: Local epochs of a client that was drawn; parts of one are allowed (K in the paper).
+        alpha: Learning rate of the clients; also one number per device name, or ``"auto"`` for the largest that is stable
+            (eta_l in the paper).
+        server_lr: Learning rate of Adam at the server in stage 1 (eta_G in the paper).
+        group_lr: Learning rate of Adam in the groups in stage 2 (eta_g in the paper).
+        adam: Form of Adam: ``"flsim"`` is torch's with bias correction, ``"reddi"`` that of Adaptive Federated Optimization.
+        weight_decay: Weight decay (l2) of Adam at server and groups; 1e-5 is FLSim's default.
+        tune_epochs: Local epochs of stage 3, which make a client's own model (K_l in the paper).
+        rates: Learning rates that every client tries in stage 3; the best on its held-out samples is kept
+            (eta_il in the paper).
+        batch_size: Samples in a client's mini-batch; ``"full"`` takes all it has.
+    """
 
     paper: ClassVar[str] = "Liu, Hui, Peng: Group Personalized Federated Learning"
     tiers: ClassVar[tuple[int, ...]] = (3,)
@@ -56,17 +73,17 @@ class Staged(Algorithm):
     grouped: ClassVar[bool]
     personal: ClassVar[bool]
 
-    passes: Count = 20  # T
-    group_passes: Count = 10  # T_g
-    clients: Count = 100  # S, drawn in a round
-    local_epochs: Positive = 1  # K
-    alpha: Rate = 0.1  # eta_l
-    server_lr: Positive = 0.01  # eta_G
-    group_lr: Positive = 0.01  # eta_g
+    passes: Count = 20
+    group_passes: Count = 10
+    clients: Count = 100
+    local_epochs: Positive = 1
+    alpha: Rate = 0.1
+    server_lr: Positive = 0.01
+    group_lr: Positive = 0.01
     adam: Form = "flsim"
-    weight_decay: NonNegative = 1e-5  # FLSim's default
-    tune_epochs: Positive = 5  # K_l
-    rates: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.001, 0.01, 0.1, 1.0)  # eta_il is one of these
+    weight_decay: NonNegative = 1e-5
+    tune_epochs: Positive = 5
+    rates: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.001, 0.01, 0.1, 1.0)
     batch_size: BatchSize = 8
 
     @property

@@ -24,14 +24,26 @@ from palmette.tree import Tree
 
 @settings
 class HierFAVG(Algorithm):
-    """Hierarchical federated averaging; its TM is the team's average, its PM that model fine-tuned."""
+    """Hierarchical federated averaging; its TM is the team's average, its PM that model fine-tuned.
+
+    Attributes:
+        local_steps: Gradient steps of a device between two averages in its team (kappa_1 in the paper).
+        team_steps: Averages in a team in every global round; on deeper trees also a list with one number per inner tier,
+            lowest first (kappa_2 in the paper).
+        global_every: Rounds between two averages across teams; 1 averages in every round, 0 never.
+        alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
+            (eta in the paper).
+        tune_steps: Gradient steps of fine-tuning that make a device's own model from its team's.
+        weights: Weights of the averages: ``"samples"`` counts a child by its training samples, ``"equal"`` all alike.
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+    """
 
     name: ClassVar[str] = "hierfavg"
     paper: ClassVar[str] = "Liu, Zhang, Song, Letaief: Client-Edge-Cloud Hierarchical Federated Learning (ICC 2020)"
 
-    local_steps: Count = 20  # kappa_1
-    team_steps: Count | tuple[Count, ...] = 10  # kappa_2
-    global_every: Annotated[int, Field(ge=0)] = 1  # rounds between averages across teams; 0 for never
+    local_steps: Count = 20
+    team_steps: Count | tuple[Count, ...] = 10
+    global_every: Annotated[int, Field(ge=0)] = 1
     alpha: Rate = 0.05
     tune_steps: Count = 20
     weights: Literal["samples", "equal"] = "samples"

@@ -36,19 +36,29 @@ Chance = Annotated[float, Field(ge=0, lt=1)]
 class CoinTree(Algorithm):
     """The programs of Async-L2GD and its single-coin variant; the two differ in their coins.
 
-    ``lam`` may be a mapping of device names, ``gamma`` of team names.
+    Attributes:
+        lam: Pull (penalty) of a device's model to its team's mean, PerMFL's lambda; also one number per device name
+            (gamma_i in the paper).
+        gamma: Pull (penalty) of a team's mean to the mean of all, PerMFL's gamma; also one number per team name; times the
+            team's number of devices it is the paper's penalty of a cluster (lambda_j in the paper).
+        eta: Learning rate of all steps; ``"auto"`` is 1 / (2 Lc) of Theorem 3.5 (eta in the paper).
+        decrease: Decay of the learning rate: in round r it is eta / (1 + decrease * r); 0 keeps it constant.
+        smoothness: Smoothness of the devices' losses, their largest curvature; ``"auto"`` estimates it in the first round
+            (L in the paper).
+        iterations: Iterations in a round; each flips the coins once.
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
     """
 
     paper: ClassVar[str] = mixing.PAPER
     tiers: ClassVar[tuple[int, ...] | None] = (3,)
     by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1, "within": 1}
 
-    lam: Positive | dict[str, Positive] = 0.1  # pull of devices, c_ij (gamma_i in the paper)
-    gamma: NonNegative | dict[str, NonNegative] = 0.01  # pull of teams, m_i / N_i (lambda_j in the paper is m_i)
-    eta: Literal["auto"] | Positive = "auto"  # auto: 1 / (2 Lc) of Theorem 3.5
-    decrease: NonNegative = 0.0  # the step of round r is eta / (1 + decrease * r)
-    smoothness: Literal["auto"] | Positive = "auto"  # L; auto: estimated on the devices in the first round
-    iterations: Count = 100  # per round
+    lam: Positive | dict[str, Positive] = 0.1
+    gamma: NonNegative | dict[str, NonNegative] = 0.01
+    eta: Literal["auto"] | Positive = "auto"
+    decrease: NonNegative = 0.0
+    smoothness: Literal["auto"] | Positive = "auto"
+    iterations: Count = 100
     batch_size: BatchSize = "full"
 
     @abstractmethod
@@ -131,12 +141,18 @@ class CoinTree(Algorithm):
 
 @settings
 class L2GD(CoinTree):
-    """Async-L2GD: every team flips its own coin, with the probabilities that need the fewest iterations."""
+    """Async-L2GD: every team flips its own coin, with the probabilities that need the fewest iterations.
+
+    Attributes:
+        between: Chance that all teams average in an iteration; ``"auto"`` follows Corollary 3.6 (p_0 in the paper).
+        within: Chance that a team averages in an iteration in which not all do; also one number per team name; ``"auto"``
+            follows Corollary 3.6 (p_j in the paper).
+    """
 
     name: ClassVar[str] = "l2gd"
 
-    between: Literal["auto"] | Chance = "auto"  # p_0; auto: Corollary 3.6
-    within: Literal["auto"] | Chance | dict[str, Chance] = "auto"  # p_i, also by team name; auto: Corollary 3.6
+    between: Literal["auto"] | Chance = "auto"
+    within: Literal["auto"] | Chance | dict[str, Chance] = "auto"
 
     def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
         """Return the coins of Corollary 3.6, or those that were set."""

@@ -27,12 +27,16 @@ PUBLISHED = {"between": 0.1, "eta": 0.001, "lam": 1.36, "gamma": 0.01 / (29_490 
 
 @settings
 class L2GDCoin(CoinTree):
-    """Async-L2GD with a single coin: all devices take a local step, or all average."""
+    """Async-L2GD with a single coin: all devices take a local step, or all average.
+
+    Attributes:
+        between: Chance that everybody averages in an iteration, instead of taking a local step (p in the paper).
+    """
 
     name: ClassVar[str] = "l2gd-coin"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
 
-    between: Annotated[float, Field(gt=0, lt=1)] = 0.1  # p
+    between: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
     def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
         """Return the one coin; teams have none of their own."""

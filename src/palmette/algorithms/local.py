@@ -13,13 +13,19 @@ from palmette.tree import Tree
 
 @settings
 class Local(Algorithm):
-    """Each device trains its own model from the common start."""
+    """Each device trains its own model from the common start.
+
+    Attributes:
+        local_steps: Gradient steps of a device in every round.
+        alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable.
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+    """
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "the baseline every paper compares with"
     flat: ClassVar[bool] = True
 
-    local_steps: Count = 20  # in every round
+    local_steps: Count = 20
     alpha: Rate = 0.05
     batch_size: BatchSize = 20
 

@@ -33,21 +33,35 @@ PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5}
 class MoreauTree(Algorithm):
     """The programs PerMFL and pFedMT share; the two differ in how children are weighted.
 
-    ``gamma``, ``eta`` and ``team_steps`` may be lists with one entry per inner tier, lowest first. ``alpha`` may be a mapping
-    of device names, ``eta`` of team names.
+    Attributes:
+        team_steps: Rounds of a team with its devices in every global round; on deeper trees also a list with one number per
+            inner tier, lowest first (K in the paper).
+        local_steps: Gradient steps of a device each time its team asks (L in the paper).
+        alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
+            (alpha in the paper).
+        lam: Pull (proximal strength) of a device's model to its team's model (lambda in the paper).
+        gamma: Pull (proximal strength) of a team's model to the model above it; on deeper trees also a list with one number
+            per inner tier, lowest first (gamma in the paper).
+        eta: Learning rate of the teams; also one number per team name or per inner tier; ``"auto"`` is 1 / (lam + gamma)
+            (eta in the paper).
+        beta: Learning rate of the server, which moves by beta * gamma towards its teams; ``"auto"`` is 1 / gamma
+            (beta in the paper).
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+        as_published: Slips of the paper or its code to repeat: ``device-pull`` pulls devices with local_steps in place of lam,
+            ``stale-teams`` averages teams that did not take part too, ``line-12`` is pFedMT's misprinted server step.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0, "eta": 1}
     reduce: ClassVar[Reduce]
 
-    team_steps: Count | tuple[Count, ...] = 10  # K
-    local_steps: Count = 20  # L
+    team_steps: Count | tuple[Count, ...] = 10
+    local_steps: Count = 20
     alpha: Rate = 0.05
-    lam: NonNegative = 0.1  # pull of devices to their team
-    gamma: NonNegative | tuple[NonNegative, ...] = 0.01  # pull of teams to what is above them
-    eta: Literal["auto"] | Positive | tuple[Positive, ...] | dict[str, Positive] = "auto"  # auto: 1 / (lam + gamma)
-    beta: Literal["auto"] | Positive = "auto"  # auto: 1 / gamma
+    lam: NonNegative = 0.1
+    gamma: NonNegative | tuple[NonNegative, ...] = 0.01
+    eta: Literal["auto"] | Positive | tuple[Positive, ...] | dict[str, Positive] = "auto"
+    beta: Literal["auto"] | Positive = "auto"
     batch_size: BatchSize = 20
     as_published: tuple[Literal["device-pull", "stale-teams", "line-12"], ...] = ()
 
@@ -134,7 +148,12 @@ def _entry(value: Any, tier: int) -> Any:
 
 @settings
 class PerMFL(MoreauTree):
-    """Personalized multi-tier federated learning, every child counting the same."""
+    """Personalized multi-tier federated learning, every child counting the same.
+
+    Attributes:
+        as_published: Slips of the published code to repeat: ``device-pull`` pulls devices with local_steps in place of lam,
+            ``stale-teams`` averages teams that did not take part too.
+    """
 
     name: ClassVar[str] = "permfl"
     paper: ClassVar[str] = "Banerjee, Dadras, Yurtsever, Bhuyan: Personalized Multi-tier Federated Learning"

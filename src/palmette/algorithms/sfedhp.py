@@ -41,32 +41,56 @@ PUBLISHED_SPARSITY = {"gamma_1": 0.001, "gamma_2": 0.001, "rho": 6e-5, "schedule
 
 @settings
 class SFedHP(Algorithm):
-    """Sparse federated learning with hierarchical personalization; without sparsity where both gammas are zero."""
+    """Sparse federated learning with hierarchical personalization; without sparsity where both gammas are zero.
+
+    Attributes:
+        team_steps: Rounds of an edge (team) with its devices in every global round (R in the paper).
+        local_steps: Gradient steps of a device each time its edge asks, all on one mini-batch (K in the paper).
+        alpha: Learning rate of the devices; ``"auto"`` for the largest that is stable (eta_2 in the paper).
+        eta: Learning rate of the edges' global models w_i (eta_1 in the paper).
+        beta: Learning rate of the server: how far it moves to the mean of its edges (beta in the paper).
+        lam_1: Pull (proximal strength) of a device's model to its edge's personal model (lambda_1 in the paper).
+        lam_2: Pull (proximal strength) of a personal model to the edge's global model (lambda_2 in the paper).
+        gamma_1: Sparsity weight (smooth l1 penalty) of the devices' models (gamma_1 in the paper).
+        gamma_2: Sparsity weight (smooth l1 penalty) of the edges' global models (gamma_2 in the paper).
+        rho: Smoothing of the l1 penalty; smaller is closer to the true l1 norm (rho in the paper).
+        zero_tol: Threshold of zero: what is at most this large is sent as zero.
+        centre: Centre that devices are pulled to: ``"edge"`` as in the paper's Algorithm 1, ``"device"`` as in equation (8).
+        inner: Solver of the devices: plain gradient ``"descent"``, or ``"nesterov"`` acceleration.
+        nu: Tolerance of the nesterov solver, which stops where the squared gradient is at most this (nu in the paper).
+        schedule: Schedule that ends sparsity: ``"each"`` by its own condition (floor for gamma_1, sparse_rounds for gamma_2),
+            ``"both"`` when both hold, ``"none"`` never.
+        floor: Density (share of entries that are not zero) under which a device's sparsity weight is let go.
+        sparse_rounds: Rounds after which an edge's sparsity weight is let go.
+        tiny: Value of the sparsity weights once they are let go.
+        edges: Number of edges that the server averages in a round, drawn at random, or ``"all"`` (S in the paper).
+        batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+    """
 
     name: ClassVar[str] = "sfedhp"
     paper: ClassVar[str] = "Liu, Wang, Shao, Li: Sparse Federated Learning with Hierarchical Personalization Models"
     tiers: ClassVar[tuple[int, ...]] = (3,)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {**PUBLISHED, **PUBLISHED_SPARSITY}}
 
-    team_steps: Count = 20  # R
-    local_steps: Count = 5  # K
-    alpha: Literal["auto"] | Positive = 0.05  # eta_2, step of theta
-    eta: Positive = 0.05  # eta_1, step of w_i
-    beta: Positive = 1.0  # how far the server moves to the mean of its edges
-    lam_1: Positive = 25.0  # pull of devices to phi
-    lam_2: Positive = 25.0  # pull of phi to w_i
-    gamma_1: NonNegative = 0.001  # sparsity of devices
-    gamma_2: NonNegative = 0.001  # sparsity of edges
-    rho: Positive = 6e-5  # smoothing of the l1 norm
-    zero_tol: NonNegative = 1e-4  # what counts as zero and is sent as such
+    team_steps: Count = 20
+    local_steps: Count = 5
+    alpha: Literal["auto"] | Positive = 0.05
+    eta: Positive = 0.05
+    beta: Positive = 1.0
+    lam_1: Positive = 25.0
+    lam_2: Positive = 25.0
+    gamma_1: NonNegative = 0.001
+    gamma_2: NonNegative = 0.001
+    rho: Positive = 6e-5
+    zero_tol: NonNegative = 1e-4
     centre: Literal["edge", "device"] = "edge"
     inner: Literal["descent", "nesterov"] = "descent"
-    nu: NonNegative = 1e-6  # nesterov stops where the squared gradient is at most this
+    nu: NonNegative = 1e-6
     schedule: Literal["none", "each", "both"] = "each"
-    floor: NonNegative = 0.2  # density under which a device's sparsity is let go
-    sparse_rounds: Count = 100  # rounds after which an edge's sparsity is let go
-    tiny: NonNegative = 0.0  # what gamma_1 and gamma_2 become
-    edges: Literal["all"] | Count = "all"  # S, how many are aggregated
+    floor: NonNegative = 0.2
+    sparse_rounds: Count = 100
+    tiny: NonNegative = 0.0
+    edges: Literal["all"] | Count = "all"
     batch_size: BatchSize = 20
 
     def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:

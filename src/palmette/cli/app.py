@@ -102,9 +102,9 @@ def run(
         check_exist(exist.value, out)
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
-        with claimed(out, Path("runs"), f"{made.algorithm}-{made.data.name}") as folder:
+        with claimed(out, Path("runs"), f"{made.label}-{made.data.name}") as folder:
             result = follow(
-                made.algorithm,
+                made.label,
                 folder,
                 lambda eyes: execute(made, folder, exist=exist.value, observer=eyes),
                 quiet=quiet,
@@ -163,22 +163,27 @@ def show(
 @app.command("list")
 def list_(
     topic: Annotated[Topic, typer.Argument(help="What to list.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One of them, to see all about it.", show_default=False)
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """List the algorithms, data sets, models or experiments there are.
+    """List the algorithms, data sets, models or experiments there are, or show one with all its settings.
 
-    [bold]Example:[/bold]  palmette list algorithms
+    [bold]Example:[/bold]  palmette list algorithms permfl
     """
     with one_line_errors():
+        from palmette.cli.details import details
         from palmette.cli.listing import listed, picture
+        from palmette.cli.reference import entry
 
-        entries = listed(topic.value)
+        told = listed(topic.value) if name is None else entry(topic.value, name)
         if json:
-            print_json(entries)
+            print_json(told)
             return
         from rich.console import Console
 
-        Console(highlight=False).print(picture(topic.value, entries))
+        Console(highlight=False).print(picture(topic.value, told) if isinstance(told, list) else details(told))
 
 
 @app.command()

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from palmette.algorithms import ALGORITHMS
+from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.cli.failures import say
+from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys
 from palmette.errors import BadInput, nearest
-from palmette.population import PARTITIONS, SOURCES, make_population
+from palmette.population import PARTITIONS
 from palmette.population.partition import option_names
 from palmette.population.sources import source_of
+from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
-from palmette.runs.config import EngineConfig, ModelConfig
 from palmette.task.models import MODELS
-
-_GROUPS = ("data", "model", "participation", "engine", "settings")
-_TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
-_LINKS = ("devices", "teams", "tier2", "tier3")
 
 
 def configure(
@@ -77,7 +71,7 @@ def _algorithm(named: str | None, values: dict[str, Any], file: Path | None) -> 
         raise BadInput(f"name an algorithm: {', '.join(ALGORITHMS)}")
     if named is not None and kept is not None and named != kept and values.pop("settings", None):
         say(f"the [settings] in {file} are those of {kept}; {named} runs with its defaults and what --set says")
-    if named is not None and named in ALGORITHMS and isinstance(given := values.get("given"), dict):
+    if named is not None and (named in ALGORITHMS or ":" in named) and isinstance(given := values.get("given"), dict):
         given.pop("algorithm", None)
     return str(kept if named is None else named)
 
@@ -113,16 +107,16 @@ def _assign(values: dict[str, Any], text: str, problems: list[str]) -> None:
     path = key.split(".")
     if not equals or not all(path):
         problems.append(f"--set takes key=value, not {text!r}")
-    elif len(path) > 1 and path[0] not in _GROUPS:
-        problems.append(f"unknown setting {key!r}{nearest(key, _known(values))}")
-    elif len(path) == 1 and key in _GROUPS:
+    elif len(path) > 1 and path[0] not in GROUPS:
+        problems.append(f"unknown setting {key!r}{suggestion(key, _known(values))}")
+    elif len(path) == 1 and key in GROUPS:
         problems.append(f"{key} is a group of settings; set one of them, as in --set {key}.{_example(key)}")
-    elif len(path) > 1 or key in _TOP:
+    elif len(path) > 1 or key in TOP:
         _put(values, path, literal(value.strip()), problems)
-    elif values["algorithm"] not in ALGORITHMS or key in _settings(values):
+    elif not _is_known(values["algorithm"]) or key in (known := _known(values)):
         _put(values, ["settings", key], literal(value.strip()), problems)
     else:
-        problems.append(f"unknown setting {key!r}{nearest(key, _known(values))}")
+        problems.append(f"unknown setting {key!r}{suggestion(key, known)}")
 
 
 def _put(values: dict[str, Any], path: Sequence[str], value: Any, problems: list[str]) -> None:
@@ -146,7 +140,7 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
             source_of(str(data.get("name", "digits")))
         except BadInput as error:
             problems.append(str(error))
-        problems += _strangers("data", data, _data_keys())
+        problems += _strangers("data", data, data_keys())
     if isinstance(model, dict) and "model" not in given:
         name = str(model.get("name", "mclr"))
         if name not in MODELS:
@@ -155,19 +149,14 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _strangers(group: str, given: Mapping[str, Any], known: Sequence[str]) -> list[str]:
-    """Refuse keys of a group that nobody knows; names are compared without the group, which all of them share."""
-    problems = []
-    for key in given:
-        if key not in known:
-            close = get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean '{group}.{close[0]}'?"
-                if close
-                else f"there is {', '.join(f'{group}.{k}' for k in known)}"
-            )
-            problems.append(f"unknown setting '{group}.{key}'; {hint}")
-    return problems
+def _strangers(group: str, given: Mapping[str, Any], keys: Sequence[Key]) -> list[str]:
+    """Refuse keys of a group that nobody knows."""
+    known = {key.name: key.sentence for key in keys}
+    return [
+        f"unknown setting '{group}.{key}'{suggestion(f'{group}.{key}', known)}"
+        for key in given
+        if f"{group}.{key}" not in known
+    ]
 
 
 def _unusable_device(values: Mapping[str, Any]) -> list[str]:
@@ -181,32 +170,20 @@ def _unusable_device(values: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _data_keys() -> list[str]:
-    """Return every key of ``data``: what `make_population` takes, and the options of sources and partitions."""
-    given = {name for name in inspect.signature(make_population).parameters if name not in ("source", "options")}
-    given |= {name for source in SOURCES.values() for name in source.takes}
-    given |= {name for partition in PARTITIONS for name in option_names(partition)}
-    return sorted(given - {"tree", "devices"} | {"name"})
+def _is_known(algorithm: str) -> bool:
+    """Tell whether there is such an algorithm; `make_config` says what is wrong with another."""
+    try:
+        kind_of(algorithm)
+    except BadInput:
+        return False
+    return True
 
 
-def model_keys(name: str) -> list[str]:
-    """Return the keys of ``model`` for a named model, its own last."""
-    own = [key for key in inspect.signature(MODELS[name]).parameters if key not in ("shape", "outputs", "seed")]
-    return [*ModelConfig.model_fields, *own]
-
-
-def _settings(values: Mapping[str, Any]) -> list[str]:
-    kind = ALGORITHMS.get(values["algorithm"])
-    return [] if kind is None else ["preset", *(field.name for field in dataclasses.fields(kind))]  # type: ignore[arg-type]
-
-
-def _known(values: Mapping[str, Any]) -> list[str]:
-    """Return every key that ``--set`` takes."""
-    groups = {"data": _data_keys(), "participation": _LINKS, "engine": EngineConfig.model_fields}
-    dotted = [f"{group}.{key}" for group, keys in groups.items() for key in keys]
-    name = str(dict(values.get("model") or {}).get("name", "mclr")) if isinstance(values.get("model", {}), dict) else ""
-    dotted += [f"model.{key}" for key in model_keys(name)] if name in MODELS else []
-    return [*_settings(values), *_TOP, *dotted]
+def _known(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return every key that ``--set`` takes, with its sentence."""
+    model = values.get("model", {})
+    name = str(model.get("name", "mclr")) if isinstance(model, dict) else ""
+    return known_keys(values["algorithm"] if _is_known(values["algorithm"]) else None, name)
 
 
 def _example(group: str) -> str:

@@ -15,6 +15,11 @@ from typer.core import TyperGroup
 
 from palmette.errors import BadInput, PalmetteError
 
+try:
+    from typer import TyperException
+except ImportError:  # before 0.26 typer raised the errors of click
+    from click import ClickException as TyperException  # type: ignore[import-not-found,no-redef,unused-ignore]
+
 FAILED, BAD_INPUT, STOPPED = 1, 2, 130
 
 
@@ -33,7 +38,7 @@ class OneLineGroup(TyperGroup):
             return super().main(args, standalone_mode=False, **extra)
         try:
             code = super().main(args, standalone_mode=False, **extra)
-        except typer.TyperException as error:
+        except TyperException as error:
             say(error.format_message())
             code = error.exit_code
         except (typer.Abort, KeyboardInterrupt):  # before or after a command's own work

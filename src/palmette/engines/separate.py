@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.engines import rules
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import Learner
 from palmette.links import Ledger, Link
@@ -66,8 +67,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         setup = self.setup
-        initial = setup.algorithm.keeps(setup.tree, self.tier, setup.learner.initial())
-        self.state: State = {name: row[None].clone() for name, row in initial.items()}
+        self._kept = rules.kept(setup.algorithm, setup.tree, self.tier, setup.learner.initial())
+        self.state: State = {name: row[None].clone() for name, row in self._kept.items()}
         self.took_part = False
         self._counters = Counters(setup.tree.size(self.tier))
         self._done: tuple[int, int] | None = None
@@ -99,7 +100,7 @@ class Machine:
         """Run one round from the top; for the server's machine."""
         with torch.no_grad():
             node = self._node(round_, rounds)
-            program = self.setup.algorithm.server(node, self.state)
+            program = rules.server(self.setup.algorithm, node, self.state, self._kept)
             self.state = drive(program, lambda ask: self._exchange(node, ask))
 
     def _where(self, round_: int, rounds: int) -> dict[str, Any]:
@@ -119,19 +120,19 @@ class Machine:
             where = self._where(envelope.round, envelope.rounds)
             number, ids = torch.tensor([envelope.exchange]), torch.tensor([self.number])
             device = Device(setup.learner, number, setup.tree, ids, **where)
-            result = setup.algorithm.device(device, message, self.state)
+            result = rules.device(setup.algorithm, device, message, self.state, self._kept)
             self.device_steps += device.device_steps
             return result
         node = self._node(envelope.round, envelope.rounds)
-        answer: tuple[Any, State] = drive(
-            setup.algorithm.team(node, message, self.state), lambda ask: self._exchange(node, ask)
-        )
+        program = rules.team(setup.algorithm, node, message, self.state, self._kept)
+        answer: tuple[Any, State] = drive(program, lambda ask: self._exchange(node, ask))
         return answer
 
     def _exchange(self, node: Node, ask: Ask) -> Replies:
         link = self.setup.links.get(self.tier - 1, Link())
         traffic = self.ledger.at(node.round, self.setup.top if self.setup.algorithm.flat else self.tier)
-        return exchange(node, ask, link, self._counters, traffic, lambda parcel: self._deliver(node, parcel))
+        with rules.asking(self.setup.algorithm, node):
+            return exchange(node, ask, link, self._counters, traffic, lambda parcel: self._deliver(node, parcel))
 
     def _deliver(self, node: Node, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
         """Send every child its part, wait for all, and hand the replies on in the order of the children."""

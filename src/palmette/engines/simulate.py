@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.engines import rules
 from palmette.engines.store import Pieces, Store
 from palmette.engines.threads import one_thread_inside as one_thread_inside
 from palmette.errors import BadInput, Diverged
@@ -21,6 +22,7 @@ from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.links.sparse import plain
 from palmette.population import Population
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, model_kind
+from palmette.protocol.definition import check_method, check_tree
 from palmette.task import Task
 
 _GOOD = Link()
@@ -70,9 +72,11 @@ class Simulation:
             raise BadInput(f"threads must be at least 1, not {threads}")
         if chunk is not None and chunk < 1:
             raise BadInput(f"chunk must be at least 1, not {chunk}")
+        algorithm = check_method(algorithm)
         self.population, self.task = population, task
         self.rounds, self.seed, self.round = rounds, seed, 0
         self.tree = population.tree.flat() if algorithm.flat else population.tree
+        check_tree(algorithm, self.tree)
         algorithm.check(self.tree)
         self.learner = Learner(
             task,
@@ -105,7 +109,7 @@ class Simulation:
         self.stores = [
             Store(
                 self.tree.size(tier),
-                algorithm.keeps(self.tree, tier, initial),
+                rules.kept(algorithm, self.tree, tier, initial),
                 folders.get(tier),
                 prefix=f"store-{tier}",
             )
@@ -129,7 +133,8 @@ class Simulation:
                 store.prepare()
             ids = torch.zeros(1, dtype=torch.int64)
             node, store = self.node(self.tree.top, ids), self.stores[-1]
-            state = drive(self.algorithm.server(node, store.read(ids)), lambda ask: self._exchange(node, ask))
+            program = rules.server(self.algorithm, node, store.read(ids), store.initial)
+            state = drive(program, lambda ask: self._exchange(node, ask))
             self._finite(state, self.tree.top, ids)
             store.write(ids, state, self.round)
         self.round += 1
@@ -150,7 +155,8 @@ class Simulation:
         transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
         traffic = self.ledger.at(self.round, self.link_tier(node.tier))
         link = self.links.get(node.tier - 1, _GOOD)
-        replies = exchange(node, ask, link, self.counters[node.tier], traffic, transport)
+        with rules.asking(self.algorithm, node):
+            replies = exchange(node, ask, link, self.counters[node.tier], traffic, transport)
         self.on_exchange(node.tier)
         return replies
 
@@ -160,7 +166,8 @@ class Simulation:
 
     def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[slice, Any]]:
         node, store = self.node(tier, parcel.ids), self.stores[tier]
-        program = self.algorithm.team(node, parcel.take(slice(None)), store.read(parcel.ids))
+        message = parcel.take(slice(None))
+        program = rules.team(self.algorithm, node, message, store.read(parcel.ids), store.initial)
         reply, state = drive(program, lambda ask: self._exchange(node, ask))
         self._finite(reply, tier, parcel.ids)
         store.write(parcel.ids, state, self.round)
@@ -192,7 +199,7 @@ class Simulation:
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
         ids, store = parcel.ids[positions], self.stores[0]
         device = Device(self.learner, parcel.exchange[positions], self.tree, ids, **self._where())
-        reply, state = self.algorithm.device(device, parcel.take(positions), store.read(ids))
+        reply, state = rules.device(self.algorithm, device, parcel.take(positions), store.read(ids), store.initial)
         self._finite(state if reply is None else reply, 0, ids)
         store.write(ids, state, self.round)
         return reply, device.device_steps
@@ -291,9 +298,8 @@ class Simulation:
                 parents = parents.index_select(0, place.to(parents.device))
                 place = without.to(rows.device)
                 device = Device(self.learner, torch.full_like(mine, _ASIDE), self.tree, mine, **self._where())
-                rows[place] = self.algorithm.adapt(
-                    device, parents, {name: value[place] for name, value in state.items()}
-                )
+                own = {name: value[place] for name, value in state.items()}
+                rows[place] = rules.adapt(self.algorithm, device, parents, own)
                 self.adapt_steps += device.device_steps
         return rows
 

@@ -41,13 +41,13 @@ def make_population(
         source: ``"digits"``, ``"mnist"``, ``"fashion-mnist"``, ``"synthetic"``, ``"crowd"``, or a `Pool` of your own samples.
         tree: The tree, or what `Tree.parse` reads.
         seed: Decides the partition, the teams and the split, and with ``synthetic`` the samples.
-        partition: ``"labels"``, ``"dirichlet"``, ``"iid"``, ``"few"`` or an object; each source has its own default.
-            ``synthetic`` takes none, its samples come by device.
-        teams: ``"random"``, ``"given"``, ``"worst"`` or ``"average"``; see `palmette.population.teams`.
-        shift: ``"rotate"`` turns the images of team i by i * 90 degrees.
-        folder: Where the files of data sets are; else ``PALMETTE_DATA``, else the user's cache folder.
-        test: The part of each device's samples kept for testing.
-        pixels: ``"signed"`` for image features in -1..1, ``"unit"`` for 0..1.
+        partition: Partition of the samples over devices: ``"labels"``, ``"dirichlet"``, ``"iid"``, ``"few"``, in Python also
+            an object; each data set has its own default. ``synthetic`` takes none, its samples come by device.
+        teams: Forming of teams: ``"random"``, ``"given"``, ``"worst"`` or ``"average"``; see ``palmette list datasets``.
+        shift: Shift between teams: ``"rotate"`` turns the images of team i by i * 90 degrees.
+        folder: Folder with the files of data sets; else ``PALMETTE_DATA``, else the user's cache folder.
+        test: Test share: the part of each device's samples kept for testing.
+        pixels: Scale of image features: ``"signed"`` for -1..1, ``"unit"`` for 0..1.
         **options: Options of the source (``alpha``, ``beta``) or of the partition (``classes_per_device``, ...).
     """
     return _build(source, Tree.parse(tree), seed, partition, teams, shift, folder, test, pixels, options)

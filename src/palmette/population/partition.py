@@ -66,6 +66,9 @@ class Labels(Partition):
     devices that is the published 10 + share + randint(300, 600). Where the demands exceed a class, the published code
     skips whole demands and leaves late devices with 10 samples; here the class's demands shrink in proportion and
     nobody starves. The published doubling for 20 devices or fewer needs no rule: the slot doubles by itself.
+
+    Attributes:
+        classes_per_device: Number of different labels on a device.
     """
 
     classes_per_device: int = 2

@@ -64,6 +64,12 @@ def synthetic(devices: int, *, alpha: float = 0.5, beta: float = 0.5, seed: int 
     Because u_u is added to every class's weights alike, alpha changes no label: the generator is published so.
 
     The generator is numpy's legacy one because its stream, unlike the new one's, is promised never to change.
+
+    Args:
+        devices: Number of devices.
+        alpha: Spread (standard deviation) of the devices' true weights.
+        beta: Spread (standard deviation) of the devices' features.
+        seed: Seed of the generator.
     """
     if devices < 1:
         raise BadInput(f"synthetic needs at least 1 device, not {devices}; check tree=")

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput
+from palmette.protocol.sentences import brief, sentences, suggestion
 
 T = TypeVar("T")
 
@@ -34,15 +35,22 @@ settings = dataclass(frozen=True, kw_only=True, config=CONFIG)
 """Decorator of an algorithm's class: a frozen dataclass whose values are checked."""
 
 
+def described(kind: type[Any]) -> dict[str, str]:
+    """Return every setting of an algorithm's class with its sentence, which is empty where nobody wrote one."""
+    told = sentences(kind)
+    return {field.name: told.get(field.name, "") for field in fields(kind)}
+
+
 def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
     """Make a settings object, turning all that is wrong with the values into one `BadInput`."""
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    problems = [f"unknown setting {key!r}{nearest(key, known)}" for key in values if key not in known]
+    known = described(kind)
+    problems = [f"unknown setting {key!r}{suggestion(key, known)}" for key in values if key not in known]
     try:
         made = kind(**{key: value for key, value in values.items() if key in known})
     except ValidationError as error:
         for field, found in _by_field(error).items():
-            problems.append(f"{field}: {' or '.join(dict.fromkeys(found))}, not {values.get(field)!r}")
+            about = f" ({brief(known[field])})" if known.get(field) else ""
+            problems.append(f"{field}: {' or '.join(dict.fromkeys(found))}, not {values.get(field)!r}{about}")
     if problems:
         raise BadInput(f"{name}: " + "; ".join(problems))
     return made

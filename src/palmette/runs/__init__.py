@@ -12,15 +12,19 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
+from palmette.algorithms import check_name, kind_of
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, nearest
 from palmette.population import Population
 from palmette.protocol import Algorithm
+from palmette.protocol.definition import check_method
+from palmette.protocol.sentences import sentences, suggestion
+from palmette.protocol.settings import described
 from palmette.runs import objects
+from palmette.runs.config import EngineConfig, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
 from palmette.runs.config import read_config as read_config
-from palmette.runs.config import rounds_of, versions
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
@@ -77,6 +81,9 @@ def run(
         observer: An object that is told of every round, in place of progress; see `Observer`.
         **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
     """
+    _check_keywords(algorithm, engine)
+    if not isinstance(algorithm, str):
+        check_name(type(check_method(algorithm)))
     method = algorithm if isinstance(algorithm, Algorithm) else None
     if method is not None and settings:
         raise BadInput("settings go with an algorithm's name; this one has its settings already")
@@ -154,9 +161,7 @@ def execute(
     """Run a config in a new folder and return the result; what it lists as given is handed over here."""
     check_exist(exist, out)
     _warn_of_versions(config)
-    with claimed(
-        Path(out) if out is not None else None, Path("runs"), f"{config.algorithm}-{config.data.name}"
-    ) as path:
+    with claimed(Path(out) if out is not None else None, Path("runs"), f"{config.label}-{config.data.name}") as path:
         simulation = _simulation(config, method, population, task, threads, path)
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
         _warn_of_objects(config, resolved)
@@ -303,7 +308,20 @@ def _eyes(label: str, observer: Observer | None, progress: bool | None) -> Itera
         yield eyes
 
 
+def _check_keywords(algorithm: str | Algorithm, given: Mapping[str, Any]) -> None:
+    """Refuse keywords of `run` that it does not have."""
+    known = {**sentences(run), **sentences(EngineConfig)}
+    own = described(kind_of(algorithm)) if isinstance(algorithm, str) else {}
+    for word in given:
+        if word in own:
+            raise BadInput(f"{word!r} is a setting of {algorithm}; write pm.run(..., settings={{{word!r}: ...}})")
+        if word not in EngineConfig.model_fields:
+            raise BadInput(f"pm.run has no keyword {word!r}{suggestion(word, {**known, **own})}")
+
+
 def _task(model: str | nn.Module, population: Population, seed: int = 0) -> Task:
+    if isinstance(model, type):
+        raise BadInput(f"model is the class {model.__name__}; give one made from it: {model.__name__}(...)")
     if not isinstance(model, str | nn.Module):
         raise BadInput(f"model must be a name, a module or a task, not {model!r}")
     return make_task(model, population.shape, population.classes, seed=seed)
@@ -318,7 +336,7 @@ def _simulation(
     path: Path,
 ) -> Simulation:
     people = population or config.population()
-    method = method or config.method()
+    method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed)
     if method.flat and set(config.participation) - {"devices"}:

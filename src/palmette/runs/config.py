@@ -16,11 +16,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from palmette.algorithms import algorithm
+from palmette.engines import rules
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
+from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.protocol.settings import NUMBER, Count
 from palmette.runs.objects import import_path, named_objects, recipe_of
 from palmette.task import Task, make_task
@@ -40,7 +42,10 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
 class DataConfig(_Part):
     """Whose samples: a named source with its options; further keys go to the source or the partition.
 
-    ``seed`` is the seed of the partition, the teams and the split where it is not the run's.
+    Attributes:
+        name: Data set: a name that ``palmette list datasets`` shows.
+        folder: Folder with the files of data sets; else ``PALMETTE_DATA``, else the user's cache folder.
+        seed: Random seed of the partition, the teams and the split; by default the run's.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -53,7 +58,11 @@ class DataConfig(_Part):
 class ModelConfig(_Part):
     """What is learned: a named model; further keys are the model's own settings.
 
-    ``seed`` is the seed of the initial weights where it is not the run's.
+    Attributes:
+        name: Model: a name that ``palmette list models`` shows.
+        l2: Weight decay: adds l2 / 2 times the squared norm of the model to every device's loss.
+        loss: Loss function: ``"cross-entropy"``, ``"squared"`` or ``"logistic"``; by default the one that fits the labels.
+        seed: Random seed of the initial weights; by default the run's.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -84,9 +93,17 @@ class Given(_Part):
 class EngineConfig(_Part):
     """How it is computed; of these, only ``dtype``, ``chunk`` and ``backend`` touch the last bits of a result.
 
-    What devices keep between messages lies in memory or in a file in the run's folder; ``store = "auto"`` takes the file when
-    it is more than 1 GiB. A finished run keeps its last state, so that it can be given more rounds; it takes about as much
-    room as the models, or more where devices keep more than their model. ``keep_state = false`` leaves it out.
+    Attributes:
+        backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the fastest
+            one that can compute the model.
+        dtype: Precision of models and gradients.
+        device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
+        chunk: Devices that are computed together; by default chosen from the size of the model.
+        held_out: Share of each device's training samples kept out of training, for methods that choose settings by it.
+        store: Place of what devices keep between rounds: ``"memory"``, or ``"disk"`` for a file in the run's folder;
+            ``"auto"`` takes the file when it is more than 1 GiB.
+        keep_state: Last state of a finished run, kept so that it can be given more rounds; it takes about as much room as the
+            models, or more where devices keep more than their model.
     """
 
     backend: str = "auto"
@@ -102,17 +119,18 @@ class RunConfig(_Part):
     """All that decides a run.
 
     Attributes:
-        algorithm: Name of the algorithm.
-        settings: Its settings; in a resolved config, all of them.
+        algorithm: Algorithm: its name, or the import path of one of your own, as in ``my_module:MyMethod``.
+        settings: Settings of the algorithm; in the config.toml of a run, all of them.
         rounds: Global rounds; by default as many as the algorithm's settings ask for, 20 where they do not say.
-        seed: Decides the partition, the participation, the batches and the initial model.
-        tree: What `Tree.parse` reads.
-        server: The server's name, where it has one of its own.
-        data: The samples.
-        model: The model.
-        participation: Who takes part on each link, by the tier that is asked: ``devices``, ``teams``, ``tier2`` ...
-        loss: Chance that a node that was asked does not answer.
-        evaluate_every: Rounds between evaluations; ``"auto"`` keeps them a small part of the run. The last is always one.
+        seed: Random seed; it decides the partition, the participation, the batches and the initial model.
+        tree: Tree of server, teams and devices: ``"4x10"`` is four teams of ten devices; also a list of the teams' sizes, or a
+            table of names.
+        server: Name of the server, where it has one of its own.
+        data: Data: a data set and how its samples come to the devices.
+        model: Model that is learned.
+        participation: Participation: who is asked in each exchange, by tier: ``devices``, ``teams``, ``tier2`` ...
+        loss: Failure rate: the chance that a node that was asked does not answer.
+        evaluate_every: Rounds between two evaluations; ``"auto"`` keeps them a small part of the run. The last is always one.
         engine: How it is computed.
         given: What the caller handed over as objects and a config cannot make again, by role: ``algorithm``, ``data``,
             ``model``, ``loss``, ``metrics``.
@@ -134,9 +152,20 @@ class RunConfig(_Part):
     given: dict[Literal["algorithm", "data", "model", "loss", "metrics"], Given] = {}
     versions: dict[str, str] = {}
 
+    @property
+    def by_path(self) -> bool:
+        """Whether the algorithm is one of the user's own that its import path makes again."""
+        return ":" in self.algorithm
+
+    @property
+    def label(self) -> str:
+        """What the algorithm is called in the name of a folder: of an import path, the class."""
+        return self.algorithm.rpartition(":")[2]
+
     def method(self) -> Algorithm:
         """Make the algorithm."""
-        self._refuse("algorithm", "method=the algorithm")
+        if not self.by_path:
+            self._refuse("algorithm", "method=the algorithm")
         return algorithm(self.algorithm, **self.settings)
 
     def population(self) -> Population:
@@ -189,7 +218,7 @@ class RunConfig(_Part):
     def store(self, method: Algorithm, population: Population, task: Task, folder: Path) -> Path | str:
         """Return where the devices' rows lie: ``"memory"`` or the run's folder."""
         tree = population.tree.flat() if method.flat else population.tree
-        kept = rows_bytes(tree.devices, method.keeps(tree, 0, task.initial(self.dtype())))
+        kept = rows_bytes(tree.devices, rules.kept(method, tree, 0, task.initial(self.dtype())))
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
         return folder if on_disk else "memory"
 
@@ -197,8 +226,9 @@ class RunConfig(_Part):
         """Return the config with everything written out that the run depends on: settings, recipes, objects, versions."""
         named = named_objects(method, population, task)
         settings = dataclasses.asdict(method)  # type: ignore[call-overload]
-        if "algorithm" not in named:  # once more as they will be read: a default may be 1 where a reader has 1.0
-            settings = dataclasses.asdict(algorithm(method.name, **settings))  # type: ignore[call-overload]
+        if "algorithm" not in named or self.by_path:  # once more as they will be read: a default may be 1, not 1.0
+            again = algorithm(self.algorithm if self.by_path else method.name, **settings)
+            settings = dataclasses.asdict(again)  # type: ignore[call-overload]
         values: dict[str, Any] = {
             "settings": settings,
             "model": {"name": task.name, "l2": task.l2},
@@ -249,12 +279,15 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         for item in error.errors():
             where = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_BRANCHES))
             if item["type"] == "extra_forbidden":
-                problems.append(f"unknown setting {where!r}{nearest(where.split('.')[-1], _known(where))}")
+                problems.append(f"unknown setting {where!r}{suggestion(where.split('.')[-1], _known(where))}")
             else:
-                problems.append(f"{where}: {item['msg'].removeprefix('Input ')}, not {item['input']!r}")
+                about = _known(where).get(where.split(".")[-1])
+                told = f" ({brief(about)})" if about else ""
+                problems.append(f"{where}: {item['msg'].removeprefix('Input ')}, not {item['input']!r}{told}")
     given, settings, taking_part = (values.get(name, {}) for name in ("given", "settings", "participation"))
+    named = ":" in str(values.get("algorithm"))  # by an import path, which makes it again
     checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
-    if isinstance(settings, Mapping) and not (isinstance(given, Mapping) and "algorithm" in given):
+    if isinstance(settings, Mapping) and (named or not (isinstance(given, Mapping) and "algorithm" in given)):
         checks.append(lambda: algorithm(str(values.get("algorithm")), **settings))
     if isinstance(taking_part, Mapping):
         checks.append(lambda: [Participation.parse(value) for value in taking_part.values()])
@@ -265,7 +298,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(str(error))
     if problems:
         raise BadInput("; ".join(dict.fromkeys(problems)))
-    if "rounds" not in values and "algorithm" not in config.given:
+    if "rounds" not in values and (config.by_path or "algorithm" not in config.given):
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config
 
@@ -275,8 +308,10 @@ def rounds_of(method: Algorithm, tree: Tree) -> int:
     return method.asked_rounds(tree) or _ROUNDS
 
 
-def _known(where: str) -> list[str]:
-    return list(EngineConfig.model_fields if where.startswith("engine.") else RunConfig.model_fields)
+def _known(where: str) -> dict[str, str]:
+    """Return the keys of the part of a config that a dotted key belongs to, with their sentences."""
+    kinds = {"engine": EngineConfig, "data": DataConfig, "model": ModelConfig}
+    return sentences(kinds.get(where.split(".")[0], RunConfig) if "." in where else RunConfig)
 
 
 def _plain(value: Any) -> Any:

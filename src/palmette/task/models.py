@@ -17,7 +17,14 @@ from palmette.errors import BadInput
 
 
 def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zero") -> nn.Module:
-    """Multinomial logistic regression: one linear layer that starts at zero (or, with ``start="random"``, does not)."""
+    """Multinomial logistic regression: one linear layer that starts at zero (or, with ``start="random"``, does not).
+
+    Args:
+        shape: Shape of one sample.
+        outputs: Number of classes.
+        seed: Seed of random weights.
+        start: Initial weights: ``"zero"``, or ``"random"`` as torch draws them.
+    """
     if start not in ("zero", "random"):
         raise BadInput(f"start must be 'zero' or 'random', not {start!r}")
     module = nn.Sequential(nn.Flatten(), _bare(nn.Linear, math.prod(shape), outputs))
@@ -25,7 +32,14 @@ def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zer
 
 
 def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[int] | int = (100,)) -> nn.Module:
-    """Fully connected network with ReLU between layers of any hidden sizes (784-100-10 for MNIST, 60-20-10 published)."""
+    """Fully connected network with ReLU between layers of any hidden sizes (784-100-10 for MNIST, 60-20-10 published).
+
+    Args:
+        shape: Shape of one sample.
+        outputs: Number of classes.
+        seed: Seed of the initial weights.
+        hidden: Sizes of the hidden layers, as a list, or one number for one layer.
+    """
     sizes = [math.prod(shape), *([hidden] if isinstance(hidden, int) else hidden), outputs]
     if min(sizes) < 1:
         raise BadInput(f"hidden sizes must be at least 1, not {list(sizes[1:-1])}")

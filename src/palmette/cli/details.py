@@ -1,0 +1,52 @@
+"""One algorithm, data set, model or experiment on a terminal, with all its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from palmette.cli.reference import shown
+
+
+def details(told: Mapping[str, Any]) -> RenderableType:
+    """Lay an entry of `palmette.cli.reference` out for people."""
+    parts: list[RenderableType] = [Text(told["name"], style="bold cyan"), Text(told["summary"])]
+    if "paper" in told:
+        parts.append(Text(told["paper"], style="italic"))
+    if told.get("flat"):
+        parts.append(Text("It runs without teams, on the devices directly under the server."))
+    if told.get("tiers"):
+        parts.append(Text(f"It is defined on trees of {' or '.join(map(str, told['tiers']))} tiers."))
+    if "partition" in told:
+        dealt = f"by the partition {told['partition']}" if told["partition"] else "with the data set, by device"
+        parts.append(Text(f"By default samples come to devices {dealt}."))
+    if told["settings"]:
+        parts += [Text("\nSettings", style="bold"), _settings(told["settings"])]
+    for preset, values in told.get("presets", {}).items():
+        text = "  ".join(f"{key}={shown(value)}" for key, value in values.items())
+        parts += [Text.assemble(("\nPreset ", "bold"), (preset, "bold cyan")), Padding(Text(text), (0, 2))]
+    return Group(*parts, Text.assemble(("\nFor instance:  ", "bold"), _example(told)))
+
+
+def _settings(settings: list[dict[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 2, 1, 0))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for one in settings:
+        default = "" if one["default"] is None else f"={shown(one['default'])}"
+        name = Text(one["name"]).append(default, style="default")
+        if len(name) > 24:
+            name = Text(one["name"]).append(f"\n  {default}", style="default")
+        table.add_row(name, Group(Text(one["about"]), Text(one["allowed"], style="dim")))
+    return table
+
+
+def _example(told: Mapping[str, Any]) -> str:
+    one = next((one for one in told["settings"] if one["default"] is not None), None)
+    setting = "" if one is None else f" --set {one['name']}={shown(one['default']).replace(' ', '')}"
+    return f"{told['example']}{setting}"

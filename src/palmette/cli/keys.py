@@ -1,0 +1,166 @@
+"""Every key that ``--set`` takes: its default, the values it allows, and the sentence that says what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import BaseModel
+
+from palmette.algorithms import kind_of
+from palmette.population import PARTITIONS, SOURCES, make_population
+from palmette.population.partition import option_names
+from palmette.protocol.sentences import allowed, letter, sentences
+from palmette.protocol.settings import described
+from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfig
+from palmette.task.models import MODELS
+
+TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
+GROUPS = ("data", "model", "participation", "engine", "settings")
+LINKS = {
+    "devices": 'Participation of devices: how many of its devices a team asks each time: "all", a fraction, a number of '
+    'them, or "pass 5" for five at a time without repetition until every one had its turn.',
+    "teams": "Participation of teams: how many of its teams the server asks each time, in the same words.",
+    "tier2": "Participation of the nodes of tier 2, on trees of four tiers and more.",
+    "tier3": "Participation of the nodes of tier 3, on trees of five tiers and more.",
+}
+_ELSEWHERE = ("tree", "seed", "devices", "source", "options", "shape", "outputs")  # said by other keys, or by the data
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of ``--set``.
+
+    Attributes:
+        name: How it is written.
+        default: Its default; ``None`` for none, or one that depends on other keys.
+        values: The values it allows, in words.
+        sentence: What it is.
+    """
+
+    name: str
+    default: Any
+    values: str
+    sentence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the key as data, with the paper's letter apart."""
+        told = {"name": self.name, "default": self.default, "allowed": self.values, "about": self.sentence}
+        return {**told, "letter": letter(self.sentence)}
+
+
+def settings_of(algorithm: str) -> list[Key]:
+    """Return the settings of an algorithm."""
+    kind: Any = kind_of(algorithm)
+    hints, told = get_type_hints(kind, include_extras=True), described(kind)
+    return [
+        Key(field.name, _plain(field.default), allowed(hints[field.name]), told[field.name])
+        for field in dataclasses.fields(kind)
+    ]
+
+
+def general_keys() -> list[Key]:
+    """Return the keys of a run that belong to no algorithm, data set or model."""
+    top = [key for key in _fields(RunConfig) if key.name in TOP]
+    links = [Key(f"participation.{name}", "all", "text or number", sentence) for name, sentence in LINKS.items()]
+    return [*top, *links, *_fields(EngineConfig, "engine.")]
+
+
+def data_keys(source: str | None = None) -> list[Key]:
+    """Return the keys of a data set: of all there are, or of one with the partition it has by default."""
+    chosen = [SOURCES[source]] if source is not None else list(SOURCES.values())
+    dealt = [entry.partition for entry in chosen if entry.partition] if source is not None else list(PARTITIONS)
+    apart = () if dealt else ("partition", "teams")  # what says how samples are dealt out
+    files = {name for name in ("folder", "pixels") if not any(name in entry.takes for entry in chosen)}
+    general = [*_fields(DataConfig, "data."), *_options(make_population, "data.")]
+    known: dict[str, Key] = {}
+    for key in general:
+        if key.name.removeprefix("data.") not in (*apart, *files):
+            known.setdefault(key.name, key)
+    for entry in chosen:
+        own = [
+            key for key in _options(entry.read, "data.") if key.name.removeprefix("data.") not in ("folder", "pixels")
+        ]
+        _add(known, own, "" if source is not None else _name_of(entry))
+    for name in dealt:
+        given = dict(SOURCES[source].options) if source is not None else {}
+        _add(known, _partition_options(name, given), name)
+    return list(known.values())
+
+
+def model_keys(name: str) -> list[Key]:
+    """Return the keys of a model."""
+    return [*_fields(ModelConfig, "model."), *_options(MODELS[name], "model.")]
+
+
+def known_keys(algorithm: str | None, model: str) -> dict[str, str]:
+    """Return every key that ``--set`` takes in a run of an algorithm with a model, with its sentence."""
+    own = settings_of(algorithm) if algorithm is not None else []
+    preset = {"preset": "Named set of settings, such as published."} if algorithm is not None else {}
+    others = [*general_keys(), *data_keys(), *(model_keys(model) if model in MODELS else [])]
+    return {**{key.name: key.sentence for key in own}, **preset, **{key.name: key.sentence for key in others}}
+
+
+def _fields(kind: type[BaseModel], prefix: str = "") -> list[Key]:
+    told = sentences(kind)
+    return [
+        Key(
+            prefix + name,
+            _plain(field.default),
+            allowed(Annotated[field.annotation, field] if field.metadata else field.annotation),
+            told.get(name, ""),
+        )
+        for name, field in kind.model_fields.items()
+    ]
+
+
+def _options(function: Callable[..., Any], prefix: str) -> list[Key]:
+    """Return the keyword options of a function."""
+    told, hints = sentences(function), get_type_hints(function, include_extras=True)
+    return [
+        Key(prefix + name, _plain(one.default), allowed(hints[name]), told.get(name, ""))
+        for name, one in inspect.signature(function).parameters.items()
+        if name not in _ELSEWHERE
+    ]
+
+
+def _partition_options(name: str, given: Mapping[str, Any]) -> list[Key]:
+    kind: Any = PARTITIONS[name]
+    told, hints = sentences(kind), get_type_hints(kind, include_extras=True)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    return [
+        Key(
+            f"data.{option}",
+            given.get(option, _plain(fields[option].default)),
+            allowed(hints[option]),
+            told.get(option, ""),
+        )
+        for option in option_names(name)
+    ]
+
+
+def _add(known: dict[str, Key], keys: Iterable[Key], owner: str) -> None:
+    """Add keys; where two owners have one name, both sentences are told."""
+    for key in keys:
+        new = dataclasses.replace(key, sentence=f"With {owner}: {key.sentence}") if owner else key
+        old = known.get(key.name)
+        if old is None or not old.sentence:
+            known[key.name] = new
+        elif old.sentence != new.sentence:
+            known[key.name] = dataclasses.replace(old, default=None, sentence=f"{old.sentence} {new.sentence}")
+
+
+def _name_of(entry: Any) -> str:
+    return next(name for name, source in SOURCES.items() if source is entry)
+
+
+def _plain(value: Any) -> Any:
+    """Return a default as data; one that is made for each object, or not there, is none."""
+    if value is dataclasses.MISSING or value is inspect.Parameter.empty:
+        return None
+    if isinstance(value, BaseModel):
+        return None
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,130 @@
+"""All about one algorithm, data set, model or experiment, as data; and all of them as the page docs/settings.md."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from palmette.algorithms import ALGORITHMS, kind_of
+from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of
+from palmette.errors import BadInput, nearest
+from palmette.population import SOURCES
+from palmette.studies.reproduce import EXPERIMENTS
+from palmette.task.models import MODELS
+
+NAMES: Mapping[str, Iterable[str]] = {
+    "algorithms": ALGORITHMS,
+    "datasets": SOURCES,
+    "models": MODELS,
+    "experiments": EXPERIMENTS,
+}
+
+
+def entry(topic: str, name: str) -> dict[str, Any]:
+    """Return what there is to know about one entry of a topic; an algorithm may also be an import path."""
+    makers: dict[str, Callable[[str], dict[str, Any]]] = {
+        "algorithms": _algorithm,
+        "datasets": _dataset,
+        "models": _model,
+        "experiments": _experiment,
+    }
+    if topic != "algorithms" and name not in NAMES[topic]:
+        raise BadInput(f"there is no {name!r} among the {topic}{nearest(name, NAMES[topic])}")
+    return {"name": name, **makers[topic](name)}
+
+
+def _algorithm(name: str) -> dict[str, Any]:
+    kind = kind_of(name)
+    return {
+        "summary": _first_line(kind),
+        "paper": kind.paper,
+        "flat": kind.flat,
+        "tiers": kind.tiers,
+        "settings": [key.as_dict() for key in settings_of(name)],
+        "presets": {preset: dict(values) for preset, values in kind.presets.items()},
+        "example": f"palmette run {name}",
+    }
+
+
+def _dataset(name: str) -> dict[str, Any]:
+    return {
+        "summary": SOURCES[name].description,
+        "partition": SOURCES[name].partition,
+        "settings": [key.as_dict() for key in data_keys(name) if key.name != "data.name"],
+        "example": f"palmette run permfl --data {name}",
+    }
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {
+        "summary": _first_line(MODELS[name]),
+        "settings": [key.as_dict() for key in model_keys(name) if key.name != "model.name"],
+        "example": f"palmette run permfl --model {name}",
+    }
+
+
+def _experiment(name: str) -> dict[str, Any]:
+    return {"summary": EXPERIMENTS[name].description, "settings": [], "example": f"palmette reproduce {name}"}
+
+
+def _first_line(documented: Any) -> str:
+    return (inspect.getdoc(documented) or "").split("\n", 1)[0].replace("``", "")
+
+
+# -- the page --------------------------------------------------------------------------------------------------------------
+
+
+def markdown() -> str:
+    """Write every setting there is as one page."""
+    lines = [
+        "# Settings",
+        "",
+        "Every setting, with its default and what it means. This page is written by `make docs` from the docstrings; in the",
+        "terminal, `palmette list algorithms permfl` shows the same of one algorithm. On the command line a setting is given",
+        "by `--set`, as in `palmette run permfl --set alpha=0.1 --set data.shift=rotate`; in a `config.toml`, an algorithm's",
+        "settings stand under `[settings]`, and `data.shift` is `shift` under `[data]`.",
+        "",
+        "## A run",
+        "",
+        *_table([key.as_dict() for key in general_keys()]),
+    ]
+    titles = {"algorithms": "Algorithms", "datasets": "Data sets", "models": "Models"}
+    for topic, title in titles.items():
+        lines += ["", f"## {title}"]
+        for name in NAMES[topic]:
+            lines += ["", *_section(entry(topic, name))]
+    return "\n".join(lines) + "\n"
+
+
+def _section(told: Mapping[str, Any]) -> list[str]:
+    lines = [f"### {told['name']}", "", _sentence(told["summary"])]
+    if "paper" in told:
+        lines += ["", f"*{told['paper']}*"]
+    lines += ["", *_table(told["settings"])]
+    for preset, values in told.get("presets", {}).items():
+        lines += ["", f"Preset `{preset}`: {', '.join(f'{key} = {shown(value)}' for key, value in values.items())}."]
+    return lines
+
+
+def _table(settings: Iterable[Mapping[str, Any]]) -> list[str]:
+    lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    for one in settings:
+        default = "" if one["default"] is None else f"`{shown(one['default'])}`"
+        lines.append(f"| `{one['name']}` | {default} | {one['allowed']} | {one['about']} |")
+    return lines
+
+
+def shown(value: Any) -> str:
+    """Write a value as one would type it."""
+    return str(value).replace("'", '"') if isinstance(value, list | dict) else str(value)
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(markdown(), encoding="utf-8")

@@ -55,10 +55,13 @@ def check(
     [bold]Example:[/bold]  palmette check permfl --set preset=published
     --set model.l2=0.1 --suggest
 
-    It works out how curved the losses of the devices are, says which conditions hold, what is promised and which steps
-    are allowed. It takes the options of [bold]run[/bold]. With --measure it solves for the optimum, runs, and puts what the
-    theorem bounds beside its bound; where a run is random it runs --seeds times and takes the average, which is what the
-    theorem bounds. The exit code is 0 also where conditions fail, unless --strict is given.
+    It works out how curved the losses of the devices are, says which
+    conditions hold, what is promised and which steps are allowed. It takes
+    the options of [bold]run[/bold]. With --measure it solves for the optimum,
+    runs, and puts what the theorem bounds beside its bound; where a run is
+    random it runs --seeds times and takes the average, which is what the
+    theorem bounds. The exit code is 0 also where conditions fail, unless
+    --strict is given.
     """
     with one_line_errors():
         from palmette.cli.configure import configure

@@ -149,7 +149,7 @@ def test_folders_that_are_not_runs_are_refused_and_left_alone(tmp_path: Path) ->
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     assert "not a run" in refused("run", "local", *ONE_ROUND, "--out", "mine")
     assert "is a file" in refused("run", "local", *ONE_ROUND, "--out", "mine/thesis.tex")
-    assert "cannot make" in refused("run", "local", *ONE_ROUND, "--out", "mine/thesis.tex/deeper")
+    assert "cannot use" in refused("run", "local", *ONE_ROUND, "--out", "mine/thesis.tex/deeper")
     for verb in ("resume", "show"):
         assert "not the folder of a run" in refused(verb, "mine")
         assert "not the folder of a run" in refused(verb, "nowhere")
@@ -173,7 +173,7 @@ def test_no_space_left_fails_with_1_and_the_run_resumes_when_there_is_some(monke
     sync, calls = os.fsync, iter(range(100))
 
     def full(file: int) -> None:
-        if next(calls) >= 2:  # the config and a first checkpoint still fit
+        if next(calls) >= 8:  # identity, config and a first checkpoint still fit, each with its folder entry
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(file)
 

@@ -19,7 +19,7 @@ from palmette.errors import BadInput
 from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.runs import execute, make_config, resume, run
-from palmette.runs.described import described, digest_of
+from palmette.runs.digests import described, digest_of
 from palmette.runs.files import Files
 from palmette.runs.fingerprint import Fingerprint
 from palmette.runs.folder import IDENTITY
@@ -107,7 +107,7 @@ def test_one_other_feature_is_another_run(number: int, cut: Path) -> None:
 
 
 def test_all_of_many_samples_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palmette.runs.described._BLOCK", 1000)
+    monkeypatch.setattr("palmette.runs.digests._BLOCK", 1000)
     x = torch.zeros(20_000, 3, dtype=torch.uint8)
     seen = {digest_of(x)}
     for line in (0, 332, 333, 334, 7_777, 19_999):

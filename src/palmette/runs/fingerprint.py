@@ -21,7 +21,7 @@ import torch
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.runs.config import RunConfig
-from palmette.runs.described import described, digest_of
+from palmette.runs.digests import described, digest_of
 from palmette.runs.files import digest
 from palmette.runs.folder import CONFIG, IDENTITY, Folder
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from palmette.algorithms import ALGORITHMS
 from palmette.population import Population
 from palmette.protocol import Algorithm
-from palmette.runs.described import described, digest_of
+from palmette.runs.digests import described, digest_of
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 

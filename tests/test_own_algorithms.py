@@ -296,7 +296,7 @@ def test_a_class_without_new_settings_needs_no_decorator() -> None:
     [
         ({"round": 5}, r"pm.run has no keyword 'round'; did you mean 'rounds' \(global rounds"),
         ({"epochs": 5}, "pm.run has no keyword 'epochs'; did you mean 'local_steps'"),
-        ({"alpha": 0.1}, r"'alpha' is a setting of permfl; write pm.run\(..., settings=\{'alpha': ...\}\)"),
+        ({"alpha": 0.1}, r"'alpha' is a setting of permfl; write it there: settings=\{'alpha': ...\}"),
         ({"backnd": "loop"}, "pm.run has no keyword 'backnd'; did you mean 'backend'"),
         ({"model": nn.Linear}, r"model is the class Linear; give one made from it: Linear\(...\)"),
         ({"model": pm.Task}, "model is the class Task"),
@@ -305,6 +305,11 @@ def test_a_class_without_new_settings_needs_no_decorator() -> None:
 def test_run_refuses_keywords_it_does_not_have_and_classes(given: dict[str, Any], told: str) -> None:
     with pytest.raises(pm.BadInput, match=told):
         pm.run("permfl", regression("2x2"), **given)
+
+
+def test_run_says_where_a_setting_of_an_object_belongs() -> None:
+    with pytest.raises(pm.BadInput, match=r"'lr' is a setting of mine; write it there: Mine\(lr=...\)"):
+        pm.run(Mine(), regression("2x2"), lr=0.1)
 
 
 # -- the contract ----------------------------------------------------------------------------------------------------------
@@ -444,6 +449,8 @@ def test_an_algorithm_by_import_path_runs_from_the_command_line_and_its_config_r
     again = command("run", "--config", str(folder / "config.toml"), "--out", "two")
     assert again.exit_code == 0, again.stderr
     assert (folder / "global.safetensors").read_bytes() == Path("two/global.safetensors").read_bytes()
+    more = command("resume", "two", "--rounds", "2", "--json")
+    assert more.exit_code == 0, more.stderr
     listed = command("list", "algorithms", path)
     assert "Learning rate of the devices (eta in the paper)." in " ".join(listed.stdout.split())
     assert command("show", "two").exit_code == 0

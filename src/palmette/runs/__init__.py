@@ -81,9 +81,9 @@ def run(
         observer: An object that is told of every round, in place of progress; see `Observer`.
         **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
     """
-    _check_keywords(algorithm, engine)
     if not isinstance(algorithm, str):
         check_name(type(check_method(algorithm)))
+    _check_keywords(algorithm, engine)
     method = algorithm if isinstance(algorithm, Algorithm) else None
     if method is not None and settings:
         raise BadInput("settings go with an algorithm's name; this one has its settings already")
@@ -310,13 +310,16 @@ def _eyes(label: str, observer: Observer | None, progress: bool | None) -> Itera
 
 def _check_keywords(algorithm: str | Algorithm, given: Mapping[str, Any]) -> None:
     """Refuse keywords of `run` that it does not have."""
-    known = {**sentences(run), **sentences(EngineConfig)}
-    own = described(kind_of(algorithm)) if isinstance(algorithm, str) else {}
+    kind = kind_of(algorithm) if isinstance(algorithm, str) else type(algorithm)
+    own = described(kind)
     for word in given:
+        if word in EngineConfig.model_fields:
+            continue
         if word in own:
-            raise BadInput(f"{word!r} is a setting of {algorithm}; write pm.run(..., settings={{{word!r}: ...}})")
-        if word not in EngineConfig.model_fields:
-            raise BadInput(f"pm.run has no keyword {word!r}{suggestion(word, {**known, **own})}")
+            put = f"settings={{{word!r}: ...}}" if isinstance(algorithm, str) else f"{kind.__name__}({word}=...)"
+            raise BadInput(f"{word!r} is a setting of {kind.name}; write it there: {put}")
+        known = {**sentences(run), **sentences(EngineConfig), **own}
+        raise BadInput(f"pm.run has no keyword {word!r}{suggestion(word, known)}")
 
 
 def _task(model: str | nn.Module, population: Population, seed: int = 0) -> Task:

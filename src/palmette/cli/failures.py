@@ -41,10 +41,26 @@ class OneLineGroup(TyperGroup):
         except TyperException as error:
             say(error.format_message())
             code = error.exit_code
-        except (typer.Abort, KeyboardInterrupt):  # before or after a command's own work
-            say("stopped")
-            code = STOPPED
         sys.exit(code if isinstance(code, int) else 0)
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        """Read the command's options; see typer."""
+        with _stop_told():
+            return super().make_context(*given, **named)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; see typer."""
+        with _stop_told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _stop_told() -> Iterator[None]:
+    """Say that Ctrl-C ended the command before or after its own work; typer would end it without a word."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        _leave("stopped", STOPPED, error)
 
 
 def say(text: str) -> None:

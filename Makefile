@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz
 
 setup: .venv/ready
 
@@ -34,6 +34,10 @@ docs: .venv/ready
 prove-kills prove-million prove-sfedhp prove-groupperfl: export PALMETTE_DATA ?= ../shared/data
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py
+
+# Thousands of random settings and arrays; CASES=10000 FUZZ_SEED=2 for others.
+prove-fuzz: .venv/ready
+	.venv/bin/python proofs/fuzz.py $(or $(CASES),4000) $(or $(FUZZ_SEED),1)
 
 prove-million: .venv/ready
 	.venv/bin/python proofs/million.py

@@ -10,7 +10,8 @@ import palmette
 PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
-    ("errors", "address"),
+    ("errors",),
+    ("address", "values"),
     ("tree",),
     ("population", "task"),
     ("learner",),

@@ -104,7 +104,7 @@ def test_random_mclr_is_not_zero() -> None:
         ("mlcr", (6,), {}, "unknown model 'mlcr'; did you mean 'mclr'"),
         ("mclr", (6,), {"start": "one"}, "start must be 'zero' or 'random', not 'one'"),
         ("mclr", (6,), {"hidden": 5}, "model 'mclr' cannot be made with .*hidden"),
-        ("dnn", (6,), {"hidden": (5, 0)}, r"hidden sizes must be at least 1, not \[5, 0\]"),
+        ("dnn", (6,), {"hidden": (5, 0)}, "hidden size = 0 must be a whole number of at least 1"),
         ("cnn", (784,), {}, r"cnn needs images .* not \(784,\)"),
         ("cnn", (1, 3, 28), {}, r"sides of at least 4, not \(1, 3, 28\)"),
     ],
@@ -270,10 +270,10 @@ LABELS = torch.tensor([0, 2])
 
 
 def test_a_task_that_fits_is_accepted() -> None:
-    make_task("mclr", (6,), 3).check(SAMPLES, LABELS, 3)
-    make_task("linear", (6,), None).check(SAMPLES, torch.randn(2), None)
-    make_task(nn.Linear(6, 3), (6,), 3).check(SAMPLES.double(), LABELS, 3)
-    make_task(module(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3)), (6,), 3).check(
+    make_task("mclr", (6,), 3).fitted(SAMPLES, LABELS, 3)
+    make_task("linear", (6,), None).fitted(SAMPLES, torch.randn(2), None)
+    make_task(nn.Linear(6, 3), (6,), 3).fitted(SAMPLES.double(), LABELS, 3)
+    make_task(module(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3)), (6,), 3).fitted(
         torch.ones(2, 6, dtype=torch.int64), LABELS, 3
     )
 
@@ -281,29 +281,29 @@ def test_a_task_that_fits_is_accepted() -> None:
 def test_a_loss_that_is_not_per_sample_is_refused() -> None:
     task = Task(nn.Linear(6, 3), nn.CrossEntropyLoss())
     with pytest.raises(BadInput, match=r"the loss gave shape \(\) for 2 samples; .*reduction='none'"):
-        task.check(SAMPLES, LABELS, 3)
-    Task(nn.Linear(6, 3), nn.CrossEntropyLoss(reduction="none")).check(SAMPLES, LABELS, 3)
+        task.fitted(SAMPLES, LABELS, 3)
+    Task(nn.Linear(6, 3), nn.CrossEntropyLoss(reduction="none")).fitted(SAMPLES, LABELS, 3)
 
 
 def test_too_few_outputs_are_refused_with_the_number_needed() -> None:
     with pytest.raises(BadInput, match="'mclr' has 3 outputs but the labels go up to 4: give it at least 5"):
-        make_task("mclr", (6,), 3).check(SAMPLES, LABELS, 5)
+        make_task("mclr", (6,), 3).fitted(SAMPLES, LABELS, 5)
 
 
 def test_samples_of_the_wrong_shape_are_refused_with_their_shape() -> None:
     with pytest.raises(BadInput, match=r"'dnn' cannot take samples of shape \(6,\)"):
-        make_task("dnn", (7,), 3).check(SAMPLES, LABELS, 3)
+        make_task("dnn", (7,), 3).fitted(SAMPLES, LABELS, 3)
 
 
 def test_outputs_that_do_not_fit_the_targets_are_refused() -> None:
     with pytest.raises(BadInput, match="module"):
-        Task(nn.Linear(6, 2), "squared").check(SAMPLES, torch.randn(2), None)
+        Task(nn.Linear(6, 2), "squared").fitted(SAMPLES, torch.randn(2), None)
 
 
 def test_checking_draws_nothing_and_changes_nothing() -> None:
     task = Task(module(nn.Linear(6, 3), nn.Dropout(0.5)))
     before, row = torch.get_rng_state(), task.initial()
-    task.check(SAMPLES, LABELS, 3)
+    task.fitted(SAMPLES, LABELS, 3)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(task.initial(), row)
     assert task.module.training

@@ -137,7 +137,7 @@ def test_names_that_are_not_text_become_text() -> None:
     [
         ({}, "'the tree' has no children"),
         ({"a": ["x"], "b": []}, "'b' has no children"),
-        ({"a": ["x"], "b": 0}, "'b' has no children"),
+        ({"a": ["x"], "b": 0}, "devices of 'b' = 0 must be .* at least 1"),
         ({"a": {"b": {}}}, "'b' has no children"),
         ({"a": "x"}, "'a' must hold .* not 'x'"),
         ({"a": ["x"], "b": None}, "'b' lies 1 below the server and 'x' lies 2"),

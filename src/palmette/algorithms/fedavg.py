@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from palmette.protocol import Algorithm, Ask, Device, Node, Server, State
+from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Count, Rate, settings
 
 
@@ -39,7 +39,7 @@ class FedAvg(Algorithm):
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Gradient descent is stable up to 1 / L."""
-        return {"alpha": 1 / curvature}
+        return {"alpha": inverse(curvature)}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Train the global model on the device's own data."""

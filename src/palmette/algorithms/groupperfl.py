@@ -35,7 +35,7 @@ from palmette.blocks.passes import Cost, Plan
 from palmette.blocks.server_optimisers import FedAdam, Form
 from palmette.learner import Epochs
 from palmette.links.participation import Participation
-from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State
+from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 
@@ -100,7 +100,7 @@ class Staged(Algorithm):
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Gradient descent is stable up to 1 / L."""
-        return {"alpha": 1 / curvature}
+        return {"alpha": inverse(curvature)}
 
     def _adam(self, tier: int) -> FedAdam:
         return FedAdam(self.server_lr if tier == 2 else self.group_lr, self.adam, self.weight_decay)
@@ -153,7 +153,7 @@ class Staged(Algorithm):
         parents = torch.from_numpy(node.tree.parents[0])
         pools = parents if stage == 2 else torch.zeros_like(parents)
         count = int(pools.max()) + 1
-        return Participation("pass", self.clients).draw(
+        return Participation("pass", min(self.clients, len(pools))).draw(
             torch.from_numpy(node.tree.addresses[0]),
             pools,
             seed=node.seed,

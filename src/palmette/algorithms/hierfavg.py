@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State
+from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Count, Rate, settings
 from palmette.tree import Tree
 
@@ -74,7 +74,7 @@ class HierFAVG(Algorithm):
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Gradient descent is stable up to 1 / L."""
-        return {"alpha": 1 / curvature}
+        return {"alpha": inverse(curvature)}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Train the team's model on the device's own data."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State
+from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Count, Rate, settings
 from palmette.tree import Tree
 
@@ -40,7 +40,7 @@ class Local(Algorithm):
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Gradient descent is stable up to 1 / L."""
-        return {"alpha": 1 / curvature}
+        return {"alpha": inverse(curvature)}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[None, State]:
         """Go on training where the device left off."""

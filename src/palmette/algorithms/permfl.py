@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 from palmette.tree.segments import segment_mean
@@ -94,8 +94,8 @@ class MoreauTree(Algorithm):
         gammas = self.gamma if isinstance(self.gamma, tuple) else (self.gamma,)
         pulls = [self.lam, *gammas]
         strongest = max(below + above for below, above in pairwise(pulls))
-        limits = {"alpha": 1 / (curvature + self.lam), "eta": 1 / strongest if strongest else float("inf")}
-        return {**limits, "beta": 1 / gammas[-1] if gammas[-1] else float("inf")}
+        limits = {"alpha": inverse(curvature + self.lam), "eta": inverse(strongest)}
+        return {**limits, "beta": inverse(gammas[-1])}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Approach the proximal point of the team's model w."""

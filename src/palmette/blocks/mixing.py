@@ -33,6 +33,7 @@ Floats = NDArray[np.float64]
 Chance = Literal["auto"] | float | dict[str, float]
 
 PAPER = "Lyu, Hanzely, Kolar: Personalized Federated Learning with Multiple Known Clusters"
+_SURE = 1 - 1e-9  # the largest chance of an average
 _DRAWS = 8  # batches whose curvature a device looks at
 _FLAT = 1e-4  # the strong convexity assumed where there is none, as a part of the smoothness
 _NONE = 1e-30  # a strong convexity that single precision cannot tell from none
@@ -105,8 +106,8 @@ class Coins:
             within: ``p_i``, also by the name of the team.
         """
         c1, c2 = float((pulls.mix * pulls.strongest).max()), float(((1 - pulls.mix) * pulls.strongest).max())
-        joint = 2 * c1 / (2 * c1 + max(0.0, c2 - c1) + smoothness) if isinstance(between, str) else between
-        apart = max(0.0, c2 - c1) / (max(0.0, c2 - c1) + smoothness) if isinstance(within, str) else within
+        joint = _chance(2 * c1, max(0.0, c2 - c1) + smoothness) if isinstance(between, str) else between
+        apart = _chance(max(0.0, c2 - c1), smoothness) if isinstance(within, str) else within
         assert not isinstance(joint, dict)
         chance = _by_node(tree, 1, apart)
         either = joint + 2 * (1 - joint) * chance
@@ -149,6 +150,11 @@ class Coins:
             "apart": (1 - self.tau) * rest / np.where(self.within > 0, (1 - self.between) * self.within, np.inf),
             "local": 1 / ((1 - self.between) * (1 - self.within)),
         }
+
+
+def _chance(one: float, other: float) -> float:
+    """Return the part of ``one`` in both, never so near to 1 that nothing is left: where a loss is flat it would be 1."""
+    return min(one / (one + other), _SURE) if one else 0.0
 
 
 def largest(message: Any, like: Tensor) -> Generator[Any, Replies, Tensor]:

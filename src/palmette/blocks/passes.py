@@ -48,8 +48,8 @@ class Plan:
             passes: Passes over all.
             group_passes: Passes over every group.
         """
-        each = tuple(math.ceil(size / drawn) for size in groups)
-        whole = math.ceil(clients / drawn)
+        each = tuple(-(-size // drawn) for size in groups)
+        whole = -(-clients // drawn)
         return Plan(passes * whole, tuple(group_passes * one for one in each), whole, each)
 
     @property

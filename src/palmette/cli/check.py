@@ -66,6 +66,7 @@ def check(
     with one_line_errors():
         from palmette.cli.configure import configure
         from palmette.errors import BadInput
+        from palmette.runs.limits import refuse_absurd
         from palmette.theory import check as hold
         from palmette.theory import check_solvable
         from palmette.theory import measure as watch
@@ -83,6 +84,7 @@ def check(
         simulation = first()
         if measure:
             check_solvable(simulation)
+            refuse_absurd(made, made.method(), simulation.population, simulation.task, simulation.links, Path())
         found = hold(simulation)
         advised = find(simulation) if suggest else None
         measured = watch(simulation, found, others=(other() for other in others), tell=Now()) if measure else None
@@ -122,7 +124,7 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
     from palmette.engines.simulate import Simulation
 
     people = made.population()
-    task, links = made.task(people), made.links(people.tree)
+    task, links = made.task(people), made.links(people.tree, flat=made.method().flat)
 
     def simulation(seed: int) -> Simulation:
         return Simulation(
@@ -157,7 +159,7 @@ def _picture(found: Check, measured: Measured | None, advised: Suggestion | None
     table.add_column("holds")
     table.add_column("from", style="dim", overflow="fold")
     for one in found.conditions:
-        table.add_row(one.what, one.yours, one.allowed, _word(one), one.source)
+        table.add_row(Text(one.what), one.yours, Text(one.allowed), _word(one), Text(one.source))
     lines = [f"constants: {', '.join(f'{name} = {value:.4g}' for name, value in found.constants.items())}"]
     lines.append(_verdict(found))
     if found.rate is not None:

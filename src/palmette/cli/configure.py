@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.cli.failures import say
 from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys
 from palmette.errors import BadInput, nearest
+from palmette.learner.place import place
 from palmette.population import PARTITIONS
 from palmette.population.partition import option_names
 from palmette.population.sources import source_of
 from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
 from palmette.task.models import MODELS
+from palmette.values import one_line, shown
 
 
 def configure(
@@ -49,7 +49,7 @@ def configure(
     except BadInput as error:
         problems.append(str(error))
     if problems:
-        raise BadInput("; ".join(dict.fromkeys(problems)))
+        raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
     return config
 
 
@@ -57,7 +57,7 @@ def literal(text: str) -> Any:
     """Read a TOML value; what is none is a string."""
     try:
         read = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML; a number of thousands of digits; brackets without end
         return text
     value = read.get("value")
     plain = len(read) == 1 and isinstance(value, str | int | float | bool | list | dict)
@@ -124,7 +124,7 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, problems: list
     for depth, part in enumerate(path[:-1]):
         inner = place.setdefault(part, {})
         if not isinstance(inner, dict):
-            problems.append(f"{'.'.join(path[: depth + 1])} is {inner!r}, which has no {path[depth + 1]!r} to set")
+            problems.append(f"{'.'.join(path[: depth + 1])} is {shown(inner)}, which has no {path[depth + 1]!r} to set")
             return
         place = inner
     place[path[-1]] = value
@@ -160,13 +160,13 @@ def _strangers(group: str, given: Mapping[str, Any], keys: Sequence[Key]) -> lis
 
 
 def _unusable_device(values: Mapping[str, Any]) -> list[str]:
-    """Try the compute device: torch's own error for a name it does not know is no help to anybody."""
+    """Try the compute device before anything is read."""
     engine = values.get("engine", {})
-    name = engine.get("device", "cpu") if isinstance(engine, dict) else "cpu"
+    name = engine.get("device") if isinstance(engine, dict) else None
     try:
-        torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
-        return [f"engine.device: this machine's torch cannot compute on {name!r}; leave it out to use the cpu"]
+        place(name if isinstance(name, str) else "cpu")  # what is no text is refused with the other values
+    except BadInput as error:
+        return [f"engine.{error}"]
     return []
 
 

@@ -19,11 +19,13 @@ from palmette.errors import BadInput, Diverged
 from palmette.learner import Learner, curvature
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
+from palmette.links.participation import described
 from palmette.links.sparse import plain
 from palmette.population import Population
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, model_kind
 from palmette.protocol.definition import check_method, check_tree
 from palmette.task import Task
+from palmette.values import whole
 
 _GOOD = Link()
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
@@ -66,12 +68,9 @@ class Simulation:
         held_out: float | None = None,
         store: Path | str = "memory",
     ) -> None:
-        if rounds < 1:
-            raise BadInput(f"rounds must be at least 1, not {rounds}")
-        if threads is not None and threads < 1:
-            raise BadInput(f"threads must be at least 1, not {threads}")
-        if chunk is not None and chunk < 1:
-            raise BadInput(f"chunk must be at least 1, not {chunk}")
+        for name, value in (("rounds", rounds), ("threads", threads), ("chunk", chunk)):
+            if value is not None:
+                whole(name, value, 1)
         algorithm = check_method(algorithm)
         self.population, self.task = population, task
         self.rounds, self.seed, self.round = rounds, seed, 0
@@ -159,6 +158,11 @@ class Simulation:
             replies = exchange(node, ask, link, self.counters[node.tier], traffic, transport)
         self.on_exchange(node.tier)
         return replies
+
+    @property
+    def participation(self) -> str:
+        """Who takes part on every link, in words."""
+        return described([self.links.get(tier, _GOOD).participation for tier in range(self.tree.top)])
 
     def link_tier(self, tier: int) -> int:
         """Return the tier a link is counted under: the only link of a method without teams is the one to the server."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner.choice import choose
 from palmette.learner.fused import FusedBackend
+from palmette.learner.place import place
 from palmette.learner.samples import Samples
 from palmette.learner.scores import Scorer
 from palmette.learner.spectrum import Spectrum
@@ -71,14 +72,14 @@ class Learner:
         if batch_size != "full" and batch_size < 1:
             raise BadInput(f"batch_size must be at least 1 or 'full', not {batch_size}")
         self.task, self.population, self.seed, self.batch_size = task, population, seed, batch_size
-        self.dtype, self.device = dtype, torch.device(device)
+        self.dtype, self.device = dtype, place(device)
         self.held_out = population.held_out(held_out) if held_out else torch.zeros_like(population.train)
         self.samples = population.train - self.held_out
         self.addresses = population.tree.addresses[0].view(np.uint64)
         self.data = Samples(population, dtype, self.device, memory)
         probe = torch.arange(min(2, len(population.x)), device=self.device)
         x, y = self.data.features(probe), self.data.targets(probe)
-        task.check(x, y, population.classes)
+        task = self.task = task.fitted(x, y, population.classes)
         self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width

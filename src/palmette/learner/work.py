@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palmette import address
-from palmette.errors import PalmetteError
+from palmette.errors import Diverged, PalmetteError
 from palmette.learner import batches
 from palmette.learner.backends import Objective, Stack, task_loss
 from palmette.learner.descent import PerRow, Update, column, fold, take
@@ -317,6 +317,10 @@ class LocalWork:
             learner = self._learner
             names = [learner.population.tree.name(0, int(i)) for i in ids[:3]]
             more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            why = lines[-1] if "TorchScript" in lines[0] else lines[0]  # where a compiled program failed is told first
+            if "without overflow" in why:
+                raise Diverged(f"{', '.join(names)}{more}: a step is beyond the range of {learner.dtype}") from error
             raise PalmetteError(
-                f"tier 0, {', '.join(names)}{more}, round {self.round}, backend {learner.backend.name}: {error}"
+                f"tier 0, {', '.join(names)}{more}, round {self.round}, backend {learner.backend.name}: {why}"
             ) from error

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput
+from palmette.values import shown
+
+_WAYS = "write all, 50% (or 0.5), 5 devices (or 5), or 'pass 5'"
+_KINDS = {"device": "devices", "team": "teams", "node": "nodes"}
 
 
 @dataclass(frozen=True)
@@ -32,38 +38,83 @@ class Participation:
         if self.kind == "fraction" and not 0 < self.amount <= 1:
             raise BadInput(f"participation: a fraction must be above 0 and at most 1, not {self.amount}")
         if self.kind in ("count", "pass") and self.amount > 2**31:
-            raise BadInput(f"participation: a count may be at most {2**31}, not {self.amount:g}")
+            raise BadInput(f"participation: a count may be at most {2**31}, not {shown(self.amount)}")
         if self.kind in ("count", "pass") and not (self.amount >= 1 and self.amount % 1 == 0):
             raise BadInput(f"participation: a count must be a whole number of at least 1, not {self.amount}")
 
     @staticmethod
-    def parse(what: Participation | str | int | float) -> Participation:
-        """Read ``"all"``, ``0.5`` or ``"50%"`` (a fraction), ``5`` (a count), ``"pass 5"`` (five at a time, each once)."""
+    def parse(what: Any, of: str = "") -> Participation:
+        """Read who takes part.
+
+        It is written ``"all"``, ``0.5`` or ``"50%"`` (a fraction), ``5`` or ``"5 devices"`` (a count), or ``"pass 5"`` (five at
+        a time, each once).
+
+        Args:
+            what: What a user wrote.
+            of: Whom the link asks, such as ``"devices"``; a count of others is refused.
+        """
         if isinstance(what, Participation):
             return what
-        if isinstance(what, bool) or not isinstance(what, (str, int, float)):
-            raise BadInput(f"participation must be 'all', a fraction, a count or 'pass N', not {what!r}")
-        if isinstance(what, int):
-            return Participation("count", what)
-        if isinstance(what, float):
-            return Participation("fraction", what)
+        if isinstance(what, bool) or not isinstance(what, str | Real):
+            raise BadInput(f"participation must be 'all', a fraction, a count or 'pass N', not {shown(what)}")
+        if isinstance(what, Integral):
+            return Participation("count", int(what))
+        if not isinstance(what, str):
+            return Participation("fraction", float(what))
         text = what.strip()
         if text == "all":
             return Participation()
-        if re.fullmatch(r"\d+", text):
-            return Participation("count", int(text))
-        if re.fullmatch(r"\d*\.\d+|\d+\.|\d+(\.\d+)?e-\d+", text):
+        if found := re.fullmatch(r"([0-9]{1,20})(?:\s+(device|team|node)s?)?", text):
+            if found[2] and of in _KINDS.values() and _KINDS[found[2]] not in (of, "nodes"):
+                raise BadInput(f"participation.{of} = {what!r} counts {_KINDS[found[2]]}; write '{found[1]} {of}'")
+            return Participation("count", int(found[1]))
+        if re.fullmatch(r"[0-9]*\.[0-9]+|[0-9]+\.|[0-9]+(\.[0-9]+)?e-[0-9]+", text):
             return Participation("fraction", float(text))
-        if re.fullmatch(r"\d+(\.\d+)?\s*%", text):
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?\s*%", text):
             return Participation("fraction", float(text.rstrip("% ")) / 100)
-        if found := re.fullmatch(r"pass[ :]\s*(\d+)", text):
+        if found := re.fullmatch(r"pass[ :]\s*([0-9]{1,20})", text):
             return Participation("pass", int(found[1]))
-        raise BadInput(f"cannot read participation {what!r}; write all, 0.5, 50%, 5 or 'pass 5'")
+        raise BadInput(f"cannot read participation {shown(what)}; {_WAYS}")
+
+    @staticmethod
+    def ambiguous(what: Any) -> bool:
+        """Return whether a user wrote a bare one, which may mean one child or all of them."""
+        return (isinstance(what, Integral) and what == 1) or (isinstance(what, str) and what.strip() == "1")
+
+    def share(self, size: float) -> float:
+        """Return the part of a parent's children that takes part, where it has so many."""
+        if self.kind == "all":
+            return 1.0
+        return self.amount if self.kind == "fraction" else min(1.0, self.amount / size)
+
+    def words(self, children: str, whose: str) -> str:
+        """Say who takes part.
+
+        Args:
+            children: Who they are, such as ``"devices"``.
+            whose: Whose they are, such as ``"each team's"``; nothing for the server's.
+        """
+        if self.kind == "all" or (self.kind == "fraction" and self.amount == 1):
+            return f"all {children}"
+        count = int(self.amount)
+        ones = children.removesuffix("s") if count == 1 and self.kind != "fraction" else children
+        if self.kind == "fraction":
+            return f"{100 * self.amount:.6g} % of {whose or 'the'} {ones}"
+        told = f"{count} of {whose} {children}" if whose else f"{count} {ones}"
+        return told if self.kind == "count" else f"{told} at a time until each had a turn"
 
     def __str__(self) -> str:
         if self.kind == "all":
             return "all"
-        return str(self.amount) if self.kind == "fraction" else f"{'pass ' * (self.kind == 'pass')}{int(self.amount)}"
+        if self.kind == "fraction":
+            return str(self.amount)
+        return (
+            f"pass {int(self.amount)}"
+            if self.kind == "pass"
+            else "1 node"
+            if self.amount == 1
+            else f"{self.amount:.0f}"
+        )
 
     def draw(
         self, children: Tensor, parents: Tensor, *, seed: int, tier: int, round_: int, exchange: Tensor, turn: Tensor
@@ -116,3 +167,13 @@ def _first(drawn: Tensor, parents: Tensor, size: Tensor, high: Tensor) -> Tensor
     some = (drawn <= bound[parents]).nonzero().squeeze(1)
     enough = torch.bincount(parents[some], minlength=len(size)) >= torch.minimum(size, high)
     return some if bool(enough.all()) else torch.arange(len(drawn))
+
+
+def described(links: Sequence[Participation]) -> str:
+    """Say who takes part on every link, from the devices' up: ``50 % of each team's devices, all teams``."""
+    told = []
+    for tier, one in enumerate(links):
+        children = ("devices", "teams")[tier] if tier < 2 else f"tier-{tier} nodes"
+        top = tier == len(links) - 1
+        told.append(one.words(children, "" if top else "each team's" if tier == 0 else f"each tier-{tier + 1} node's"))
+    return ", ".join(told)

@@ -16,6 +16,8 @@ from palmette.population.population import Population
 from palmette.population.recipe import SET_ELSEWHERE, write_down
 from palmette.population.sources import Pixels, Pool, Source, load, source_of
 from palmette.tree import Tree
+from palmette.values import fraction, plain, shown
+from palmette.values import seed as checked
 
 # A user's own pool is dealt out like the digits.
 _POOL = Source("a user's own pool", Pool, (), "dirichlet", (("within", "team"),))
@@ -50,7 +52,8 @@ def make_population(
         pixels: Scale of image features: ``"signed"`` for -1..1, ``"unit"`` for 0..1.
         **options: Options of the source (``alpha``, ``beta``) or of the partition (``classes_per_device``, ...).
     """
-    return _build(source, Tree.parse(tree), seed, partition, teams, shift, folder, test, pixels, options)
+    part, options = fraction("test", plain(test)), {name: _plain(value) for name, value in options.items()}
+    return _build(source, Tree.parse(tree), checked(seed), partition, teams, shift, folder, part, pixels, options)
 
 
 def _build(
@@ -70,10 +73,10 @@ def _build(
     rest = {name: value for name, value in options.items() if name not in own}
     chosen, given_options = _partition(source, entry, partition, rest), dict(own)
     teams.check_formation(formation, chosen)
-    if "pixels" not in entry.takes and pixels != "signed":
-        raise BadInput(f"pixels = {pixels!r} is for images that Palmette loads; leave it out here")
+    if "pixels" not in entry.takes and not (isinstance(pixels, str) and pixels == "signed"):
+        raise BadInput(f"pixels = {shown(pixels)} is for images that Palmette loads; leave it out here")
     if "folder" not in entry.takes and folder is not None:
-        raise BadInput(f"{_name(source)} reads no files; leave folder = {str(folder)!r} out")
+        raise BadInput(f"{_name(source)} reads no files; leave folder = {shown(plain(folder))} out")
     if isinstance(source, Pool):
         pool = source
     else:
@@ -167,6 +170,10 @@ def _partition(
         return make_partition(entry.partition, {**dict(entry.options), **options})
     option_names(partition)  # refuses an unknown name before anything is said of its options
     return make_partition(partition, options)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, Partition) else plain(value)
 
 
 def _name(source: str | Pool) -> str:

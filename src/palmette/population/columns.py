@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from palmette.errors import BadInput, nearest
+from palmette.population.packing import as_array, dense
 from palmette.tree import Ints, Tree
+from palmette.values import shown
 
 Array = NDArray[Any]
 _LISTED = 200  # names an error message may be compared with; finding the nearest of a million takes minutes
@@ -49,7 +52,7 @@ def resolve(samples: int, tree: Any, device: Any, team: Any) -> tuple[Tree, Ints
 
 def join(parts: Sequence[Any], what: str) -> tuple[Array, Ints]:
     """Put one array per device behind one another and return them with their lengths."""
-    arrays = [part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part) for part in parts]
+    arrays = [as_numpy(part, f"device {number}: {what}") for number, part in enumerate(parts)]
     if not arrays:
         raise BadInput(f"{what} is an empty list; give one array per device")
     for number, array in enumerate(arrays):
@@ -67,48 +70,73 @@ def join(parts: Sequence[Any], what: str) -> tuple[Array, Ints]:
     return np.concatenate(arrays), np.array([len(array) for array in arrays], dtype=np.int64)
 
 
-def numeric(values: Any, device: Any) -> Any:
-    """Turn a column of mixed Python objects into numbers, or name the device of the first that is none."""
+def per_array(column: Any, sizes: Ints, what: str) -> Array:
+    """Repeat one entry per array for every sample of it."""
+    entries = as_numpy(column, what)
+    if entries.shape != sizes.shape:
+        raise BadInput(f"{what} has the shape {entries.shape} for {len(sizes)} arrays; give one entry per array")
+    return np.repeat(entries, sizes)
+
+
+def numeric(values: Any, what: str, device: Any) -> Any:
+    """Turn a column of mixed Python objects into numbers, or name the device of the first that is none.
+
+    Objects that are all whole numbers, as in a table whose column may have gaps, stay whole numbers.
+    """
     if isinstance(values, torch.Tensor):
         return values
-    array = np.asarray(values)
+    array = as_array(values, what)
     if array.dtype.kind in "buif" or array.ndim == 0:
         return array
-    try:
-        if array.dtype.kind == "O":
-            return array.astype(np.float64)
-    except (TypeError, ValueError):
-        pass
+    if array.dtype.kind == "O" and (made := _numbers(array)) is not None:
+        return made
     for row, value in enumerate(array):
-        try:
-            if array.dtype.kind == "O":
-                np.asarray(value).astype(np.float64)
-                continue
-        except (TypeError, ValueError):
-            pass
-        owners = np.asarray(device).reshape(-1)
+        if array.dtype.kind == "O" and _numbers(np.asarray(value, dtype=object)) is not None:
+            continue
+        owners = device if isinstance(device, np.ndarray | list | tuple) else []
         owner = f"device {str(owners[row])!r} (sample {row}): " if len(owners) > row else ""
-        raise BadInput(f"{owner}x must be numbers, not {array.dtype}; encode names as numbers first")
+        raise BadInput(f"{owner}{what} must be numbers, not {array.dtype}; encode names as numbers first")
+    return array
+
+
+def _numbers(array: Array) -> Array | None:
+    """Return an array of Python objects as whole numbers or floats, or nothing where one of them is neither."""
+    whole = all(isinstance(cell, Integral) and not isinstance(cell, bool) for cell in array.flat)
+    try:
+        return array.astype(np.int64 if whole else np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def as_numpy(values: Any, what: str) -> Array:
+    """Return an array or tensor of any type as an array."""
+    if not isinstance(values, torch.Tensor):
+        return as_array(values, what)
+    tensor = dense(values, what)
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # numpy has no such type
     return array
 
 
 def _column(values: Any, samples: int, what: str) -> Array:
     """Return a column of names or whole numbers of the right length."""
-    if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
-    column = np.asarray(values)
+    column = as_numpy(values, what)
     if column.ndim != 1 or len(column) != samples:
         raise BadInput(
             f"{what} has the shape {column.shape}, but there are {samples} samples; give one entry per sample"
         )
     if column.dtype.kind == "O":
-        missing = np.fromiter((cell is None or cell != cell for cell in column), dtype=bool, count=samples)
-        if missing.any():
-            raise BadInput(f"{what} of sample {int(missing.argmax())} is missing; every sample needs one")
+        for row, cell in enumerate(column):
+            if cell is None or (isinstance(cell, float) and cell != cell):
+                raise BadInput(f"{what} of sample {row} is missing; every sample needs one")
+            if isinstance(cell, bool) or not isinstance(cell, str | Integral):
+                raise BadInput(f"{what} of sample {row} must be a whole number or a name, not {shown(cell)}")
         column = column.astype(str)
     if column.dtype.kind not in "iuUS":
         raise BadInput(f"{what} must be whole numbers or names, not {column.dtype}")
-    return column.astype(str) if column.dtype.kind == "S" else column
+    try:
+        return column.astype(str) if column.dtype.kind == "S" else column
+    except UnicodeDecodeError:
+        raise BadInput(f"{what} holds bytes that are not plain letters; decode them first") from None
 
 
 def _on_tree(tree: Tree, column: Array) -> tuple[Tree, Ints]:
@@ -137,7 +165,7 @@ def _on_tree(tree: Tree, column: Array) -> tuple[Tree, Ints]:
 def _team_of_each(names: Array, first: Ints, inverse: Ints, team: Any) -> Array:
     """Return the team of every device and refuse a device that stands in two."""
     if isinstance(team, Mapping):
-        by_name = {str(device): str(above) for device, above in team.items()}
+        by_name = {str(device): str(above) for device, above in team.items() if above is not None and above == above}
         listed = names.astype(str).tolist()
         missing = next((name for name in listed if name not in by_name), None)
         if missing is not None:

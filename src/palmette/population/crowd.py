@@ -11,8 +11,6 @@ what is its own.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,8 +19,10 @@ from palmette import address
 from palmette.errors import BadInput
 from palmette.population.pool import Pool
 from palmette.tree import Ints, Tree
+from palmette.values import real, refuse_larger_than_memory, whole
 
 _FEATURES, _CLASSES = 60, 10
+_SPREAD = 1e15  # beyond it, weights leave the range of 32-bit numbers
 _BLOCK = 2048  # devices generated at once; it belongs to the data's definition
 _TRUTH = (_FEATURES + 1) * _CLASSES  # weights and, as the last line, biases
 
@@ -39,13 +39,15 @@ def crowd(tree: Tree | str, *, samples: int = 16, test_samples: int = 4, spread:
         spread: How far teams and devices differ from what is above them.
         seed: Decides everything.
     """
-    for name, value in (("samples", samples), ("test_samples", test_samples)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadInput(f"{name} = {value} must be a whole number of at least 1")
-    if not (math.isfinite(spread) and spread >= 0):
-        raise BadInput(f"spread = {spread} must be at least 0: it is a standard deviation")
+    samples, test_samples = whole("samples", samples, 1), whole("test_samples", test_samples, 1)
+    if not 0 <= real("spread", spread) <= _SPREAD:
+        raise BadInput(f"spread = {spread} must be from 0 to {_SPREAD:.0e}: it is a standard deviation")
     tree = Tree.parse(tree)
     each = samples + test_samples
+    room = 4 * _FEATURES * each * tree.devices
+    refuse_larger_than_memory(
+        f"crowd samples of {tree.devices:,} devices", room, "lower tree=, data.samples or data.test_samples"
+    )
     x = np.empty((tree.devices * each, _FEATURES), dtype=np.float32)
     y = np.empty(tree.devices * each, dtype=np.int64)
     deviation = (np.arange(1, _FEATURES + 1) ** -0.6).astype(np.float32)

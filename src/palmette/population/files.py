@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from palmette import values
 from palmette.errors import BadInput
 
 Array = NDArray[Any]
@@ -23,7 +24,7 @@ _IDX_BYTES = 0x08  # the idx format's code for unsigned bytes, the only type the
 def data_folder(folder: str | Path | None = None) -> Path:
     """Return the folder of data sets: the argument, else ``PALMETTE_DATA``, else the user's cache."""
     if folder is not None:
-        return Path(folder).expanduser()
+        return values.path("folder", folder).expanduser()
     if named := os.environ.get("PALMETTE_DATA"):
         return Path(named).expanduser()
     cache = os.environ.get("XDG_CACHE_HOME")

@@ -15,10 +15,15 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput
+from palmette.population.files import Array
 from palmette.tree import Tree
+from palmette.values import fraction, whole
 
 _KEPT = (torch.uint8, torch.int64, torch.float32, torch.float64)
 _SCAN = 1 << 24  # values looked at together, so that a check never holds a second copy of the data
+_LARGEST = 1e15  # of a feature or target: the squares of larger ones, added up, leave the range of 32-bit numbers
+_LISTED = 100  # different whole numbers that may be classes written as floats; more are measurements
+_CLASSES = 2**31  # more than any data set has; a model has one output for each
 
 
 class Packed(NamedTuple):
@@ -58,7 +63,7 @@ def pack(
         limit: Cut every device's training part to this many samples and leave its test part whole.
     """
     _check_lengths(x, y, device)
-    classes = _check_values(tree, x, y, device, classes)
+    classes = _check_values(tree, x, y, device, None if classes is None else whole("classes", classes, 1, _CLASSES))
     total = torch.bincount(device, minlength=tree.devices)
     flags: Tensor | None = None
     if isinstance(test, Tensor):
@@ -67,8 +72,7 @@ def pack(
         flags = test
         train = torch.bincount(device[~test], minlength=tree.devices)
     else:
-        if not 0 <= test < 1:
-            raise BadInput(f"test = {test} is not a fraction in 0 <= test < 1")
+        test = fraction("test", test)
         # The tiny addend keeps a product like 0.9 * 10 from being cut to 8.
         train = torch.floor((1 - test) * total.double() + 1e-9).long().clamp_min(1).minimum(total)
     _check_counts(tree, total, train, limit)
@@ -86,15 +90,19 @@ def pack(
 def as_tensor(values: Any, what: str) -> Tensor:
     """View an array as a tensor of one of the kept types, without a copy where there need not be one."""
     if isinstance(values, Tensor):
-        tensor = values.detach().cpu()
+        tensor = dense(values, what)
     else:
-        array = np.asarray(values)
+        array = as_array(values, what)
         if array.dtype.kind not in "buif":
             raise BadInput(f"{what} must be numbers, not {array.dtype}; encode names as numbers first")
+        if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+            raise BadInput(f"{what} holds {int(array.max())}, which is above the largest whole number, 2**63 - 1")
         if array.dtype.kind in "ui" and array.dtype.itemsize > 1:
             array = array.astype(np.int64, copy=False)
         elif array.dtype.kind == "f" and array.dtype not in (np.float32, np.float64):
             array = array.astype(np.float32 if array.dtype.itemsize < 4 else np.float64)
+        if any(stride < 0 for stride in array.strides):  # as of x[::-1], which torch has no view of
+            array = array.copy()
         with warnings.catch_warnings():
             # Read-only arrays (memory maps) are welcome: `pack` only ever reads from them.
             warnings.simplefilter("ignore", UserWarning)
@@ -108,6 +116,22 @@ def as_tensor(values: Any, what: str) -> Tensor:
     if tensor.is_complex():
         raise BadInput(f"{what} must be real numbers, not {tensor.dtype}")
     return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
+
+
+def dense(values: Tensor, what: str) -> Tensor:
+    """Return a tensor's values on the CPU, apart from any gradient."""
+    if values.layout != torch.strided or values.device.type == "meta":
+        raise BadInput(f"{what} must be a dense tensor with values, not a {values.layout} one on {values.device}")
+    return values.detach().cpu()
+
+
+def as_array(values: Any, what: str) -> Array:
+    """View anything as an array, or say what is wrong with it."""
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadInput(f"{what} cannot be made an array: {why}") from None
 
 
 def first_row(values: Tensor, bad: Callable[[Tensor], Tensor]) -> int | None:
@@ -145,17 +169,20 @@ def _check_values(tree: Tree, x: Tensor, y: Tensor, device: Tensor, classes: int
         if row is not None:
             raise BadInput(f"device {tree.name(0, int(device[row]))!r} (sample {row}): {text}")
 
+    if not x[0].numel() or not y[0].numel():
+        empty, what = (x, "x") if not x[0].numel() else (y, "y")
+        raise BadInput(f"a sample of {what} has the shape {tuple(empty.shape[1:])}, which holds no number at all")
     if x.is_floating_point():
         refuse(first_row(x, lambda part: ~torch.isfinite(part)), "a feature is NaN or infinite; clean x first")
     if y.is_floating_point():
         if classes is not None:
             raise BadInput(f"y holds {y.dtype} targets but classes = {classes}; give whole labels, or no classes")
         refuse(first_row(y, lambda part: ~torch.isfinite(part)), "a target is NaN or infinite; clean y first")
+        refuse(first_row(y, lambda part: part.abs() > _LARGEST), f"a target is above {_LARGEST:.0e}; scale y first")
         return None
-    if classes is not None and classes < 1:
-        raise BadInput(f"classes = {classes} must be at least 1")
     refuse(first_row(y, lambda part: part < 0), "a label is negative; labels are 0, 1, ... classes - 1")
     found = int(y.max()) + 1
+    refuse(first_row(y, lambda part: part >= _CLASSES), f"the label {found - 1} is too large; number classes from 0")
     if classes is not None and found > classes:
         known = classes
         row = first_row(y, lambda part: part >= known)
@@ -180,3 +207,43 @@ def _check_counts(tree: Tree, total: Tensor, train: Tensor, limit: int | None) -
         name = tree.name(0, int(untested.long().argmax()))
         message = f"device {name!r} has no test samples ({int(untested.sum())} of {tree.devices} devices have none)"
         warnings.warn(message, UserWarning, stacklevel=4)
+
+
+def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, float] | None) -> None:
+    """Refuse features, after their scale and shift, whose squares leave the range of 32-bit numbers."""
+    if not x.is_floating_point():
+        return
+    scale, shift = affine or (1.0, 0.0)
+    row = first_row(x, lambda part: (part * scale + shift).abs() > _LARGEST)
+    if row is not None:
+        name = tree.name(0, int(torch.searchsorted(start, row, right=True)) - 1)
+        raise BadInput(f"device {name!r}: a feature is above {_LARGEST:.0e}; scale x first, for instance to -1..1")
+
+
+def understood(y: Tensor, classes: int | None, given: bool) -> str | None:
+    """Say what was made of labels that can be read in two ways; nothing where there is only one.
+
+    Args:
+        y: The labels or targets.
+        classes: Number of classes; ``None`` for regression.
+        given: Whether the user gave it.
+    """
+    if classes is None:
+        if first_row(y, lambda part: (part < 0) | (part != part.floor())) is not None:
+            return None
+        values = y.unique()
+        if len(values) > _LISTED:
+            return None
+        some = ", ".join(f"{value:.1f}" for value in values[:3].tolist()) + (", ..." if len(values) > 3 else "")
+        return (
+            f"y holds whole numbers as floats ({some}): taken as a regression target; give whole numbers "
+            "(y.astype(int)) for classes"
+        )
+    values = y.unique()
+    if given or len(values) == classes:
+        return None
+    some = ", ".join(map(str, values[:5].tolist())) + (", ..." if len(values) > 5 else "")
+    return (
+        f"{len(values)} of {classes} classes occur (labels {some}): taken as labels 0 to {classes - 1}, with one output of "
+        f"the model for each; give classes={classes} if this is meant, or number the classes 0 to {len(values) - 1}"
+    )

@@ -16,6 +16,7 @@ import numpy as np
 from palmette import address
 from palmette.errors import BadInput, nearest
 from palmette.tree import Ints, Tree
+from palmette.values import real, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +130,10 @@ class Dirichlet(Partition):
     least: int = 4
 
     def __post_init__(self) -> None:
-        if not isinstance(self.alpha, int | float) or isinstance(self.alpha, bool) or not 0 < self.alpha < np.inf:
+        if real("alpha", self.alpha) <= 0:
             raise BadInput(f"alpha = {self.alpha!r} must be a number above 0")
-        if self.within not in ("all", "team"):
-            raise BadInput(f"within = {self.within!r} must be 'all' or 'team'")
+        if not isinstance(self.within, str) or self.within not in ("all", "team"):
+            raise BadInput(f"within = {shown(self.within)} must be 'all' or 'team'")
         _at_least("least", self.least, 1)
 
     @property
@@ -227,7 +228,7 @@ PARTITIONS: dict[str, type[Partition]] = {"labels": Labels, "dirichlet": Dirichl
 def option_names(name: str) -> list[str]:
     """Return the names of a partition's own options."""
     if not isinstance(name, str) or name not in PARTITIONS:
-        raise BadInput(f"there is no partition {name!r}{nearest(str(name), PARTITIONS)}")
+        raise BadInput(f"there is no partition {shown(name)}{nearest(shown(name), PARTITIONS)}")
     return [entry.name for entry in fields(PARTITIONS[name])]  # type: ignore[arg-type]
 
 
@@ -253,7 +254,7 @@ def _only(options: dict[str, Any], known: list[str], what: str) -> dict[str, Any
 
 def _at_least(name: str, value: object, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise BadInput(f"{name} = {value!r} must be a whole number of at least {least}")
+        raise BadInput(f"{name} = {shown(value)} must be a whole number of at least {least}")
 
 
 def _by_owner(owner: Ints, units: int) -> Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palmette import values
 from palmette.errors import BadInput
 from palmette.population import columns, packing
 from palmette.population.recipe import Recipe
@@ -175,10 +177,11 @@ class Population:
             affine: A scale and a shift: features are ``x * scale + shift``.
             source: A word for reports.
         """
+        seed, affine = values.seed(seed), _affine(affine)
         if isinstance(x, list | tuple):
             x, y, device, team, test = _from_lists(x, y, tree, device, team, test)
         else:
-            x = columns.numeric(x, device)
+            x, y = columns.numeric(x, "x", device), columns.numeric(y, "y", device)
         features, targets = packing.as_tensor(x, "x"), packing.as_tensor(y, "y")
         if not targets.is_floating_point():
             targets = targets.long()
@@ -186,14 +189,35 @@ class Population:
             tree, number = Tree.parse(tree if tree is not None else device.count), device.column
         else:
             tree, number = columns.resolve(len(features), tree, device, team)
-        if np.ndim(test) == 0:
-            test = float(test)
-        else:
-            test = torch.as_tensor(np.asarray(test))
-            if test.dtype != torch.bool:
-                raise BadInput(f"test must be a fraction or one true/false per sample, not {test.dtype}")
-        packed = packing.pack(tree, features, targets, torch.from_numpy(number), test=test, seed=seed, classes=classes)
-        return Population(tree, *packed[:4], affine=affine, classes=packed.classes, source=source)
+        packed = packing.pack(
+            tree, features, targets, torch.from_numpy(number), test=_split(test), seed=seed, classes=classes
+        )
+        packing.refuse_large(tree, packed.x, packed.start, affine)
+        if told := packing.understood(packed.y, packed.classes, classes is not None):
+            warnings.warn(told, stacklevel=2)
+        return Population(tree, *packed[:4], affine=affine, classes=packed.classes, source=str(source))
+
+
+def _affine(given: Any) -> tuple[float, float] | None:
+    """Return a scale and a shift of features, or refuse what is none."""
+    if given is None:
+        return None
+    both = values.plain(given)
+    if not isinstance(both, list) or len(both) != 2:
+        raise BadInput(f"affine must be two numbers, a scale and a shift, not {values.shown(given)}")
+    return values.real("affine's scale", both[0]), values.real("affine's shift", both[1])
+
+
+def _split(test: Any) -> float | Tensor:
+    """Return the part of the samples that is for testing, or a flag per sample."""
+    flags = columns.as_numpy(test, "test")
+    if flags.ndim == 0:
+        return values.fraction("test", values.plain(test))
+    if flags.dtype != bool or flags.ndim != 1:
+        raise BadInput(
+            f"test must be a fraction or one true/false per sample, not {flags.dtype} of shape {flags.shape}"
+        )
+    return torch.from_numpy(flags.copy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,12 +245,11 @@ def _from_lists(x: Any, y: Any, tree: Any, device: Any, team: Any, test: Any) ->
             raise BadInput(f"the tree has {Tree.parse(tree).devices} devices, x has {count} arrays; they must be equal")
         return joined_x, joined_y, _Numbers(count, np.repeat(np.arange(count, dtype=np.int64), sizes)), None, test
     device = np.arange(len(sizes)) if device is None else device
-    for what, column in (("device", device), ("team", team)):
-        if column is not None and not isinstance(column, Mapping) and len(column) != len(sizes):
-            raise BadInput(f"{what} has {len(column)} entries for {len(sizes)} arrays; give one per array")
-    if team is not None and not isinstance(team, Mapping):
-        team = np.repeat(np.asarray(team), sizes)
-    return joined_x, joined_y, np.repeat(np.asarray(device), sizes), team, test
+    repeated = {
+        what: column if column is None or isinstance(column, Mapping) else columns.per_array(column, sizes, what)
+        for what, column in (("device", device), ("team", team))
+    }
+    return joined_x, joined_y, repeated["device"], repeated["team"], test
 
 
 def _spread(counts: Tensor) -> str:

@@ -21,6 +21,7 @@ from palmette.population.crowd import crowd
 from palmette.population.files import Array
 from palmette.population.pool import Pool as Pool
 from palmette.tree import Ints
+from palmette.values import real, refuse_larger_than_memory, shown
 
 Pixels = Literal["signed", "unit"]
 
@@ -74,13 +75,12 @@ def synthetic(devices: int, *, alpha: float = 0.5, beta: float = 0.5, seed: int 
     if devices < 1:
         raise BadInput(f"synthetic needs at least 1 device, not {devices}; check tree=")
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise BadInput(f"{name} = {value!r} must be a number")
-        if not (np.isfinite(value) and value >= 0):
+        if real(name, value) < 0:
             raise BadInput(f"{name} = {value} must be at least 0: it is a standard deviation")
     if not 0 <= seed < 2**32:
         raise BadInput(f"seed = {seed} must be in 0..2**32 - 1 for the synthetic source")
     random = np.random.RandomState(seed)
+    refuse_larger_than_memory(f"synthetic samples of {devices:,} devices", devices * 2000 * 60 * 4, "lower tree=")
     sizes = (random.lognormal(4, 2, devices).astype(np.int64) + 50) * 5
     mean_w = random.normal(0, alpha, devices)
     mean_b = mean_w
@@ -151,8 +151,8 @@ SOURCES: dict[str, Source] = {
 
 def source_of(name: str) -> Source:
     """Return the source of this name."""
-    if name not in SOURCES:
-        raise BadInput(f"there is no data set {name!r}{nearest(name, SOURCES)}")
+    if not isinstance(name, str) or name not in SOURCES:
+        raise BadInput(f"there is no data set {shown(name)}{nearest(shown(name), SOURCES)}")
     return SOURCES[name]
 
 
@@ -166,11 +166,9 @@ def load(name: str, **options: Any) -> Pool:
 
 
 def _affine(pixels: str, largest: int) -> tuple[float, float]:
-    if pixels == "signed":
-        return 2 / largest, -1.0
-    if pixels == "unit":
-        return 1 / largest, 0.0
-    raise BadInput(f"pixels = {pixels!r} must be 'signed' (features in -1..1) or 'unit' (0..1)")
+    if isinstance(pixels, str) and pixels in ("signed", "unit"):
+        return (2 / largest, -1.0) if pixels == "signed" else (1 / largest, 0.0)
+    raise BadInput(f"pixels = {shown(pixels)} must be 'signed' (features in -1..1) or 'unit' (0..1)")
 
 
 def _images(name: str, where: str, images: list[Array], labels: list[Array], pixels: str) -> Pool:

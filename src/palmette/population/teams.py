@@ -10,6 +10,7 @@ from palmette import address
 from palmette.errors import BadInput, nearest
 from palmette.population.partition import Partition
 from palmette.tree import Ints, Tree
+from palmette.values import shown
 
 FORMATIONS = {
     "random": "units are put on the tree's leaves by a permutation drawn from the seed",
@@ -22,8 +23,8 @@ SHIFTS = {"rotate": "the images of team i are turned by i * 90 degrees"}
 
 def check_formation(formation: str, partition: Partition | None) -> None:
     """Refuse a formation that does not exist or does not go with the partition."""
-    if formation not in FORMATIONS:
-        raise BadInput(f"there is no team formation {formation!r}{nearest(str(formation), FORMATIONS)}")
+    if not isinstance(formation, str) or formation not in FORMATIONS:
+        raise BadInput(f"there is no team formation {shown(formation)}{nearest(shown(formation), FORMATIONS)}")
     if formation in ("worst", "average") and (partition is None or partition.by_label is None):
         raise BadInput(f"teams = {formation!r} says which labels a team owns and needs the partition 'labels'")
 
@@ -71,8 +72,8 @@ def check_shift(shift: str | None, tree: Tree, shape: tuple[int, ...]) -> None:
     """Refuse a shift that does not exist or cannot be made with these samples and this tree."""
     if shift is None:
         return
-    if shift not in SHIFTS:
-        raise BadInput(f"there is no shift {shift!r}{nearest(str(shift), SHIFTS)}")
+    if not isinstance(shift, str) or shift not in SHIFTS:
+        raise BadInput(f"there is no shift {shown(shift)}{nearest(shown(shift), SHIFTS)}")
     if len(shape) < 2 or shape[-1] != shape[-2]:
         raise BadInput(f"shift = 'rotate' turns square images; these samples have the shape {shape}")
     if tree.top < 2:

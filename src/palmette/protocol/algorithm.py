@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -13,6 +14,12 @@ from palmette.errors import BadInput, ProtocolError
 from palmette.protocol.messages import Replies
 from palmette.protocol.node import Device, ModelKind, Node, State
 from palmette.tree import Tree
+
+
+def inverse(number: float) -> float:
+    """Return one over a curvature or a pull: the largest stable step; no step is too large where there is neither."""
+    return 1 / number if number else math.inf
+
 
 Inner = Generator[Any, Replies, tuple[Any, State]]
 Server = Generator[Any, Replies, State]
@@ -87,7 +94,15 @@ class Algorithm(ABC):
         """Return the algorithm with ``alpha="auto"`` replaced by its largest stable value."""
         if vars(self).get("alpha") != "auto":
             return self
-        return replace(self, alpha=self.stable(curvature())["alpha"])  # type: ignore[type-var]
+        found = curvature()
+        limit = self.stable(found)["alpha"]
+        if not 0 < found < math.inf or not 0 < limit < math.inf:
+            why = "the loss is flat, there is nothing to learn" if found == 0 else "scale the features first"
+            raise BadInput(
+                f"alpha = 'auto' follows from the curvature of the loss on these samples, which is {found:g} ({why}); "
+                "or give alpha a number"
+            )
+        return replace(self, alpha=limit)  # type: ignore[type-var]
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Return the largest stable value of every step size, given the curvature of the devices' losses."""

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from palmette.errors import BadInput
 from palmette.protocol.sentences import brief, sentences, suggestion
+from palmette.values import plain, shown
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ def described(kind: type[Any]) -> dict[str, str]:
 
 def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
     """Make a settings object, turning all that is wrong with the values into one `BadInput`."""
+    values = plain(values)
     known = described(kind)
     problems = [f"unknown setting {key!r}{suggestion(key, known)}" for key in values if key not in known]
     try:
@@ -50,7 +52,7 @@ def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
     except ValidationError as error:
         for field, found in _by_field(error).items():
             about = f" ({brief(known[field])})" if known.get(field) else ""
-            problems.append(f"{field}: {' or '.join(dict.fromkeys(found))}, not {values.get(field)!r}{about}")
+            problems.append(f"{field}: {' or '.join(dict.fromkeys(found))}, not {shown(values.get(field))}{about}")
     if problems:
         raise BadInput(f"{name}: " + "; ".join(problems))
     return made

@@ -128,7 +128,7 @@ def teams_table(result: Result) -> Table | None:
     for kind in result.kinds:
         table.add_column(kind, justify="right")
     for name in names[:_TEAMS]:
-        table.add_row(name, *(words.share(values[kind][name]) for kind in result.kinds))
+        table.add_row(Text(name), *(words.share(values[kind][name]) for kind in result.kinds))
     if len(names) > _TEAMS:
         table.add_row(f"and {len(names) - _TEAMS} more", *("" for _ in result.kinds))
     return table
@@ -148,7 +148,9 @@ def reports_table(result: Result) -> Table | None:
     for kind in kinds:
         table.add_column(words.nodes(kind), justify="right", header_style=f"bold {model_style(kind)}")
     for name, by_kind in told.items():
-        table.add_row(words.name(name), *(words.number(by_kind[kind]) if kind in by_kind else "" for kind in kinds))
+        table.add_row(
+            Text(words.name(name)), *(words.number(by_kind[kind]) if kind in by_kind else "" for kind in kinds)
+        )
     return table
 
 
@@ -230,5 +232,5 @@ def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
 
 def _table(title: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(title, no_wrap=True)
+    table.add_column(Text(title), no_wrap=True)  # a text, because names of metrics and algorithms may hold brackets
     return table

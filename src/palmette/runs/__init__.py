@@ -29,12 +29,14 @@ from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
 from palmette.runs.folder import CONFIG, STATE, Folder, claimed
+from palmette.runs.limits import refuse_absurd
 from palmette.runs.progress import watching
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
 from palmette.runs.verify import Verification as Verification
 from palmette.runs.verify import verify as verify
 from palmette.task import Task, make_task
+from palmette.values import path as checked_path
 
 Exist = Literal["fail", "overwrite", "resume"]
 """What to do with a run's folder that is there already."""
@@ -89,16 +91,16 @@ def run(
         raise BadInput("settings go with an algorithm's name; this one has its settings already")
     task = model if isinstance(model, Task) else _task(model, population, seed)
     tree = population.tree
-    values = {
+    values: dict[str, Any] = {
         "algorithm": algorithm.name if isinstance(algorithm, Algorithm) else algorithm,
-        "settings": dict(settings or {}) if method is None else dataclasses.asdict(method),  # type: ignore[call-overload]
+        "settings": ({} if settings is None else settings) if method is None else dataclasses.asdict(method),  # type: ignore[call-overload]
         **({} if rounds is None else {"rounds": rounds}),
         "seed": seed,
         "tree": tree.spec(),
         "server": None if tree.labels[-1] is None else tree.labels[-1][0],
         "data": {"name": population.source},
         "model": {"name": task.name, "l2": task.l2},
-        "participation": dict(participation or {}),
+        "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
         "engine": engine,
@@ -161,7 +163,8 @@ def execute(
     """Run a config in a new folder and return the result; what it lists as given is handed over here."""
     check_exist(exist, out)
     _warn_of_versions(config)
-    with claimed(Path(out) if out is not None else None, Path("runs"), f"{config.label}-{config.data.name}") as path:
+    place = checked_path("out", out) if out is not None else None
+    with claimed(place, Path("runs"), f"{config.label}-{config.data.name}") as path:
         simulation = _simulation(config, method, population, task, threads, path)
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
         _warn_of_objects(config, resolved)
@@ -342,6 +345,8 @@ def _simulation(
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed)
+    links = config.links(people.tree, flat=method.flat)
+    refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
         warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)
     return Simulation(
@@ -350,7 +355,7 @@ def _simulation(
         task,
         rounds=config.rounds,
         seed=config.seed,
-        links=config.links(people.tree),
+        links=links,
         dtype=config.dtype(),
         threads=threads,
         backend=config.engine.backend,

@@ -27,6 +27,7 @@ from palmette.protocol.settings import NUMBER, Count
 from palmette.runs.objects import import_path, named_objects, recipe_of
 from palmette.task import Task, make_task
 from palmette.tree import Tree
+from palmette.values import one_line, plain, shown, unwritable
 
 _ROUNDS = 20
 _IN_MEMORY = 1 << 30  # bytes of devices' rows that "auto" keeps in memory
@@ -201,14 +202,26 @@ class RunConfig(_Part):
                 f"Python: pm.rerun(FOLDER, {how}) for a new run, pm.resume(FOLDER, {how}) to go on with this one"
             )
 
-    def links(self, tree: Tree) -> dict[int, Link]:
-        """Make the links of a tree."""
+    def links(self, tree: Tree, *, flat: bool = False) -> dict[int, Link]:
+        """Make the links of a tree.
+
+        Args:
+            tree: The population's tree.
+            flat: Whether the method does without teams, so that its devices are all the server's.
+        """
         names = {"devices": 0, "teams": 1} | {f"tier{tier}": tier for tier in range(2, tree.top)}
         names = {name: tier for name, tier in names.items() if tier < tree.top}
         for name in self.participation:
             if name not in names:
                 raise BadInput(f"participation: this tree ({tree}) has no {name!r} to ask{nearest(name, names)}")
-        drawn = {names[name]: Participation.parse(value) for name, value in self.participation.items()}
+        for name, value in self.participation.items():
+            used = {"devices": tree.devices} if flat else {name: int(np.diff(tree.offsets[names[name]]).max())}
+            if Participation.ambiguous(value) and used.get(name, 1) > 1:
+                raise BadInput(
+                    f"participation.{name} = {value!r} may mean one of {used[name]} {name} or all of them; "
+                    f"write '1 {name.removesuffix('s') if names[name] < 2 else 'node'}' or '100%'"
+                )
+        drawn = {names[name]: Participation.parse(value, name) for name, value in self.participation.items()}
         return {tier: Link(drawn.get(tier, Participation()), self.loss) for tier in range(tree.top)}
 
     def dtype(self) -> torch.dtype:
@@ -262,7 +275,7 @@ def read_config(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"there is no config file {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:  # among them what is no TOML, no UTF-8, or has no end
         raise BadInput(f"cannot read config {path}: {error}") from None
 
 
@@ -272,32 +285,42 @@ _BRANCHES = ("literal", "function", "constrained", "str", "int", "float", "list[
 
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Check a config and everything in it that can be checked without data; all problems are told at once."""
-    problems: list[str] = []
+    values = plain(values)
+    named = ":" in str(values.get("algorithm"))  # by an import path, which makes it again
+    given = values.get("given", {})
+    own = not named and isinstance(given, Mapping) and "algorithm" in given  # settings of any kind
+    problems = unwritable({key: value for key, value in values.items() if not (own and key == "settings")})
+    if problems:
+        raise BadInput("; ".join(map(one_line, problems)))
     try:
-        config = RunConfig.model_validate(dict(values))
+        config = RunConfig.model_validate(values)
     except ValidationError as error:
+        found: dict[str, list[str]] = {}  # what is wrong, by key: one of several kinds has a message for each
         for item in error.errors():
             where = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_BRANCHES))
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown setting {where!r}{suggestion(where.split('.')[-1], _known(where))}")
             else:
-                about = _known(where).get(where.split(".")[-1])
-                told = f" ({brief(about)})" if about else ""
-                problems.append(f"{where}: {item['msg'].removeprefix('Input ')}, not {item['input']!r}{told}")
-    given, settings, taking_part = (values.get(name, {}) for name in ("given", "settings", "participation"))
-    named = ":" in str(values.get("algorithm"))  # by an import path, which makes it again
+                said = item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("should be ")
+                found.setdefault(f"{where}\0{shown(item['input'])}", []).append(said)
+        for key, told in found.items():
+            where, _, value = key.partition("\0")
+            about = _known(where).get(where.split(".")[-1])
+            why = f" ({brief(about)})" if about else ""
+            problems.append(f"{where}: should be {' or '.join(dict.fromkeys(told))}, not {value}{why}")
+    settings, taking_part = values.get("settings", {}), values.get("participation", {})
     checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
-    if isinstance(settings, Mapping) and (named or not (isinstance(given, Mapping) and "algorithm" in given)):
-        checks.append(lambda: algorithm(str(values.get("algorithm")), **settings))
+    if isinstance(settings, Mapping) and not own:
+        checks.append(lambda: _method(values.get("algorithm"), settings))
     if isinstance(taking_part, Mapping):
-        checks.append(lambda: [Participation.parse(value) for value in taking_part.values()])
+        checks.append(lambda: [Participation.parse(value, name) for name, value in taking_part.items()])
     for check in checks:
         try:
             check()
         except BadInput as error:
             problems.append(str(error))
     if problems:
-        raise BadInput("; ".join(dict.fromkeys(problems)))
+        raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
     if "rounds" not in values and (config.by_path or "algorithm" not in config.given):
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config
@@ -306,6 +329,11 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
 def rounds_of(method: Algorithm, tree: Tree) -> int:
     """Return the rounds of a run whose user named no number."""
     return method.asked_rounds(tree) or _ROUNDS
+
+
+def _method(name: Any, settings: Mapping[str, Any]) -> Algorithm | None:
+    """Make the algorithm; what its name must be is said elsewhere."""
+    return algorithm(name, **settings) if isinstance(name, str) else None
 
 
 def _known(where: str) -> dict[str, str]:

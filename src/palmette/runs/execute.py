@@ -106,6 +106,7 @@ class Execution:
             f"{self._config.algorithm}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
         )
+        self._folder.log(f"participation: {simulation.participation}")
         if simulation.round == 0:
             for text in warnings_of(simulation):
                 self._folder.warn(text)

@@ -88,8 +88,9 @@ class Lines:
         size = f"{wording.many(simulation.population.devices, 'device')}, {wording.many(rounds, 'round')}"
         about = f"{size}, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
-        if told := outline(simulation):
-            self._say(f"{self._label}: {told}")
+        for told in (f"participation: {simulation.participation}", outline(simulation)):
+            if told:
+                self._say(f"{self._label}: {told}")
 
     def exchange(self, tier: int) -> None:
         """Say nothing."""
@@ -110,7 +111,7 @@ class Lines:
         self._say(f"{self._label}: {_STOPPING}")
 
     def _say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(Text(text), soft_wrap=True)
 
 
 class Bars:
@@ -120,7 +121,7 @@ class Bars:
         self.refresh: Callable[[], None] = lambda: None
         self._label, self._about, self._note, self._scores = label, "", "", Text()
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TextColumn("{task.fields[unit]}"),
@@ -149,7 +150,7 @@ class Bars:
             who = "server asks" if tier == self._top else "teams ask" if tier == 1 else f"tier {tier} asks"
             self._tiers[tier] = self._progress.add_task(f"  {who:<22}", total=None, unit="exchanges")
             self._asked[tier] = 0
-        self._about = outline(simulation)
+        self._about = "; ".join(filter(None, (f"participation: {simulation.participation}", outline(simulation))))
         self.refresh()
 
     def exchange(self, tier: int) -> None:

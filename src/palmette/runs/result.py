@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import warnings
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,8 @@ from palmette.runs.folder import (
 )
 from palmette.runs.metrics import OWN, SCHEMA
 from palmette.task import make_task
+
+_LONGEST = 200  # letters of a file's name before its ending; disks allow 255 bytes
 
 
 class Result:
@@ -288,16 +292,19 @@ class Result:
         return made
 
     def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
-        """Write every node's model to a safetensors file of its own, named after the node; what is frozen is in each."""
-        folder = Path(target)
-        written = [folder / f"{quote(name, safe=' ')}.safetensors" for name in self.names(kind)]
-        if len({path.name.casefold() for path in written}) < len(written):
-            raise BadInput("two nodes' names differ only in upper and lower case, which some disks do not tell apart")
+        """Write every node's model to a safetensors file of its own, named after the node; what is frozen is in each.
+
+        A name that is too long for a file, or that differs from another only in upper and lower case, is cut and ends in a
+        digest of the whole name. Every file holds the node's name as its metadata ``node``.
+        """
+        folder, names = Path(target), self.names(kind)
+        written = [folder / f"{name}.safetensors" for name in _file_names(names)]
         folder.mkdir(parents=True, exist_ok=True)
         with safe_open(self._file(kind), framework="pt") as file:
             parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
             for line, path in enumerate(written):
-                save_file({**{key: part[line] for key, part in parts.items()}, **self.frozen}, path)
+                rows = {key: part[line] for key, part in parts.items()}
+                save_file({**rows, **self.frozen}, path, metadata={"node": names[line]})
         return written
 
     def _file(self, kind: ModelKind) -> Path:
@@ -314,6 +321,18 @@ class Result:
     def _about(self, kind: ModelKind) -> dict[str, Any]:
         self._file(kind)
         return self._files.read_about(model_file(kind))
+
+
+def _file_names(names: list[str]) -> list[str]:
+    """Return a file name for every node that any disk can hold and tell from the others."""
+    quoted = [quote(name, safe=" ") for name in names]
+    times = Counter(text.casefold() for text in quoted)
+    return [
+        text
+        if len(text) <= _LONGEST and times[text.casefold()] == 1
+        else f"{text[: _LONGEST - 17]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+        for name, text in zip(names, quoted, strict=True)
+    ]
 
 
 def load(folder: str | Path) -> Result:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from palmette.protocol import ModelKind
+from palmette.values import rough
 
 _MODEL_STYLES = {"PM": "cyan", "TM": "yellow", "GM": "magenta"}
 
@@ -28,6 +29,8 @@ def many(count: int, what: str) -> str:
 
 def number(value: float) -> str:
     """Write a number of any size: counts in full, others with four digits; a dash where there is none."""
+    if isinstance(value, int):
+        return f"{value:,}" if value < 10**15 else rough(value)
     if math.isnan(value):
         return "-"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 1000 else f"{value:.4g}"

@@ -14,6 +14,7 @@ from torch import nn
 
 from palmette.address import torch_generator
 from palmette.errors import BadInput
+from palmette.values import refuse_larger_than_memory, shown, whole
 
 
 def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zero") -> nn.Module:
@@ -26,7 +27,7 @@ def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zer
         start: Initial weights: ``"zero"``, or ``"random"`` as torch draws them.
     """
     if start not in ("zero", "random"):
-        raise BadInput(f"start must be 'zero' or 'random', not {start!r}")
+        raise BadInput(f"start must be 'zero' or 'random', not {shown(start)}")
     module = nn.Sequential(nn.Flatten(), _bare(nn.Linear, math.prod(shape), outputs))
     return _draw(module, seed) if start == "random" else _zero(module)
 
@@ -40,9 +41,8 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
         seed: Seed of the initial weights.
         hidden: Sizes of the hidden layers, as a list, or one number for one layer.
     """
-    sizes = [math.prod(shape), *([hidden] if isinstance(hidden, int) else hidden), outputs]
-    if min(sizes) < 1:
-        raise BadInput(f"hidden sizes must be at least 1, not {list(sizes[1:-1])}")
+    inner = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [hidden]
+    sizes = [math.prod(shape), *(whole("hidden size", size, 1) for size in inner), outputs]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(sizes):
         layers += [_bare(nn.Linear, before, after), nn.ReLU()]
@@ -67,11 +67,16 @@ def linear(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
     return _zero(nn.Sequential(nn.Flatten(), _bare(nn.Linear, math.prod(shape), outputs, bias=False)))
 
 
+_COPIES = 4  # of a model at the same time: the server's, a device's, its gradient and its update
+
 MODELS: dict[str, Callable[..., nn.Module]] = {"mclr": mclr, "dnn": dnn, "cnn": cnn, "linear": linear}
 
 
 def _bare(layer: Callable[..., nn.Module], *sizes: int, **options: object) -> nn.Module:
     """Make a layer and leave torch's global random numbers as they were; its weights are set afterwards."""
+    room = _COPIES * 4 * math.prod(sizes)
+    what = f"{_COPIES} copies of a layer of {' x '.join(map(str, sizes))}, as training needs at least,"
+    refuse_larger_than_memory(what, room, "use a smaller model or fewer classes")
     with torch.random.fork_rng(devices=[]):
         return layer(*sizes, **options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,8 @@ from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
 from palmette.task.layout import Layout
 from palmette.task.models import MODELS
+from palmette.values import one_line, plain, shown
+from palmette.values import seed as checked
 
 PerSample = Callable[[Tensor, Tensor], Tensor]
 
@@ -66,7 +68,8 @@ class Task:
         module: Any `torch.nn.Module`; its present parameters are the initial model. Frozen parameters (``requires_grad=False``)
             stay as they are: they are not trained, not sent and kept once.
         loss: A name of `LOSSES`, or a function ``(output, target) -> one value per sample``.
-        metrics: Functions ``(output, target) -> one value per sample``; by default those that fit the loss.
+        metrics: Functions ``(output, target) -> one value per sample``; by default those that fit the loss. A loss of your own
+            has the accuracy where targets are class labels and the outputs one score per class.
         l2: Weight of ``l2 / 2 * |theta|^2`` in every device's objective.
         name: What to call the model in results.
         recipe: How `make_task` made a named model: its name, seed and options; ``None`` for a module of one's own.
@@ -83,8 +86,10 @@ class Task:
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise BadInput(f"unknown loss {self.loss!r}{nearest(self.loss, LOSSES)}")
-        if not self.l2 >= 0 or self.l2 == float("inf"):
-            raise BadInput(f"l2 must be a finite number of at least 0, not {self.l2}")
+        if not isinstance(self.loss, str) and not callable(self.loss):
+            raise BadInput(f"loss must be one of {', '.join(LOSSES)} or a function, not {shown(self.loss)}")
+        if isinstance(self.l2, bool) or not isinstance(self.l2, int | float) or not 0 <= self.l2 < float("inf"):
+            raise BadInput(f"l2 must be a finite number of at least 0, not {shown(self.l2)}")
         for name, layer in self.module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd) and not isinstance(layer, nn.Dropout):
                 raise BadInput(
@@ -128,15 +133,29 @@ class Task:
         module.requires_grad_(False)
         return module.train(training)
 
-    def check(self, features: Tensor, targets: Tensor, classes: int | None) -> None:
-        """Run one forward pass on a few samples and refuse what cannot be learned, with the reason."""
+    def fitted(self, features: Tensor, targets: Tensor, classes: int | None) -> Task:
+        """Return the task for a population, after one forward pass on a few of its samples.
+
+        What cannot be learned is refused with the reason. A loss of the user's own, given without metrics, gets the accuracy
+        where targets are class labels and the outputs one score per class.
+        """
+        output = self._checked(features, targets, classes)
+        scores = output.dim() == 2 and targets.dim() == 1 and classes is not None and output.shape[1] >= max(2, classes)
+        if isinstance(self.loss, str) or self.metrics is not None or targets.is_floating_point() or not scores:
+            return self
+        return replace(self, metrics=METRICS["cross-entropy"])
+
+    def _checked(self, features: Tensor, targets: Tensor, classes: int | None) -> Tensor:
+        """Return the output of one forward pass, or refuse what cannot be learned."""
         module = self.replica(training=False, dtype=_floating(features), device=features.device)
         try:
             output = module(features)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise BadInput(
-                f"model {self.name!r} cannot take samples of shape {tuple(features.shape[1:])}: {error}"
+                f"model {self.name!r} cannot take samples of shape {tuple(features.shape[1:])}: {one_line(str(error))}"
             ) from None
+        if not isinstance(output, Tensor):
+            raise BadInput(f"model {self.name!r} gave a {type(output).__name__}; it must give one tensor")
         if self.loss == "cross-entropy" and classes is not None and output.shape[-1] < classes:
             raise BadInput(
                 f"model {self.name!r} has {output.shape[-1]} outputs but the labels go up to {classes - 1}: "
@@ -147,13 +166,16 @@ class Task:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise BadInput(
                 f"the outputs of model {self.name!r}, of shape {tuple(output.shape[1:])}, do not fit targets of shape "
-                f"{tuple(targets.shape[1:])}: {error}"
+                f"{tuple(targets.shape[1:])}: {one_line(str(error))}"
             ) from None
+        if not isinstance(values, Tensor):
+            raise BadInput(f"the loss gave a {type(values).__name__}; it must give a tensor of one value per sample")
         if values.shape != (len(targets),):
             raise BadInput(
                 f"the loss gave shape {tuple(values.shape)} for {len(targets)} samples; it must give one value per "
                 "sample (reduction='none')"
             )
+        return output
 
 
 def _floating(features: Tensor) -> torch.dtype:
@@ -188,10 +210,12 @@ def make_task(
         return Task(model, chosen, l2=l2, name=type(model).__name__.lower())
     if model not in MODELS:
         raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
+    options = plain(options)
     try:
-        module = MODELS[model](shape, classes or 1, seed=seed, **options)
+        module = MODELS[model](shape, classes or 1, seed=checked(seed), **options)
     except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
-        raise BadInput(f"model {model!r} cannot be made with {options}: {str(error).splitlines()[0]}") from None
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
     known = inspect.signature(MODELS[model]).parameters
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
     return Task(module, chosen, l2=l2, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

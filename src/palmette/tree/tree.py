@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Real
 from typing import Any
 
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput, nearest
-from palmette.tree.planting import Ints, from_factors, from_links, from_mapping, refuse_huge
+from palmette.tree.planting import Ints, from_factors, from_links, from_mapping, refuse_deep, refuse_huge
 from palmette.tree.segments import segment_mean
+from palmette.values import plain, shown, writable
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,13 +46,15 @@ class Tree:
             object.__setattr__(self, "labels", (None,) * (len(self.parents) + 1))
         if not self.parents:
             raise BadInput("a tree needs at least a server and one device")
+        refuse_deep(self.tiers)
         for tier, parent in enumerate(self.parents):
             size = self.size(tier + 1)
-            if len(parent) == 0 or parent.min() < 0 or parent.max() >= size or np.any(np.diff(parent) < 0):
+            step = np.diff(parent)
+            if len(parent) == 0 or parent[0] < 0 or parent[-1] >= size or (step < 0).any():
                 raise BadInput(f"tier {tier}: parents must ascend within 0..{size - 1}; build the tree with Tree.parse")
-            childless = np.setdiff1d(np.arange(size), parent)
-            if len(childless):
-                raise BadInput(f"{self.name(tier + 1, int(childless[0]))!r} in tier {tier + 1} has no children")
+            if parent[0] > 0 or parent[-1] < size - 1 or (step > 1).any():
+                childless = int(np.setdiff1d(np.arange(size), parent)[0])
+                raise BadInput(f"{self.name(tier + 1, childless)!r} in tier {tier + 1} has no children")
         if len(self.labels) != self.tiers:
             raise BadInput(
                 f"a tree of {self.tiers} tiers needs as many tuples of names (or None), not {len(self.labels)}"
@@ -62,6 +65,8 @@ class Tree:
                     raise BadInput(f"tier {tier} has {self.size(tier)} nodes but {len(names)} names")
                 if not all(name.strip() for name in names):
                     raise BadInput(f"a node of tier {tier} has an empty name; every node needs one")
+                for name in names:
+                    writable(f"tier {tier}: the name", name)
                 repeated = [name for name, times in Counter(names).items() if times > 1]
                 if repeated:
                     raise BadInput(f"the name {repeated[0]!r} is used by two nodes of tier {tier}; names must differ")
@@ -225,27 +230,30 @@ class Tree:
         if isinstance(what, Mapping):
             return Tree(*from_mapping(what))
         if isinstance(what, str):
-            if not re.fullmatch(r"\s*\d+(\s*[x×]\s*\d+)*\s*", what):
-                raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10 or 2x5x10")
-            return Tree(from_factors([int(factor) for factor in re.split(r"[x×]", what)]))
-        if isinstance(what, int):
-            return Tree(from_factors([what]))
-        if not isinstance(what, Sized):
-            raise BadInput(f"cannot read the tree {what!r}; write sizes from the top, like 4x10, or names in a mapping")
-        entries: list[Any] = list(what)
-        if entries and all(isinstance(name, str) for name in entries):
-            return Tree.from_table(entries)
-        return Tree.from_sizes(entries)
+            if not re.fullmatch(r"\s*[0-9]{1,20}(\s*[x×]\s*[0-9]{1,20})*\s*", what):
+                raise BadInput(f"cannot read the tree {shown(what)}; write sizes from the top, like 4x10 or 2x5x10")
+            return _even(*(int(factor) for factor in re.split(r"[x×]", what)))
+        given = plain(what)
+        if isinstance(given, int):
+            return _even(given)
+        if not isinstance(given, list):
+            raise BadInput(
+                f"cannot read the tree {shown(what)}; write sizes from the top, like 4x10, or names in a mapping"
+            )
+        if given and all(isinstance(name, str) for name in given):
+            return Tree.from_table(given)
+        return Tree.from_sizes(given)
 
     @staticmethod
     def from_sizes(sizes: Sequence[int]) -> Tree:
         """Make a three-tier tree from the number of devices of every team."""
         whole = all(isinstance(size, Real) and not isinstance(size, bool) and size % 1 == 0 for size in sizes)
         if not len(sizes) or not whole or min(sizes) < 1:
-            raise BadInput(f"team sizes must be whole numbers of at least 1, not {list(sizes)}")
-        refuse_huge(sum(sizes))
-        teams = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-        return Tree((teams, np.zeros(len(sizes), dtype=np.int64)))
+            raise BadInput(f"team sizes must be whole numbers of at least 1, not {shown(list(sizes))}")
+        counts = [int(size) for size in sizes]
+        refuse_huge(sum(counts))
+        teams = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        return Tree((teams, np.zeros(len(counts), dtype=np.int64)))
 
     @staticmethod
     def from_table(*columns: Sequence[Any]) -> Tree:
@@ -305,3 +313,9 @@ class Tree:
         below = {name: above if above != roots[0] else None for name, above in parents.items() if above is not None}
         numbered, labels = from_links(below, deepest, str, lambda name: deepest - depth[name])
         return Tree(numbered, (*labels[:-1], (roots[0],)))
+
+
+@lru_cache(maxsize=2)
+def _even(*factors: int) -> Tree:
+    """Make a tree of numbered nodes; a large one takes seconds and is asked for several times before a run."""
+    return Tree(from_factors(factors))

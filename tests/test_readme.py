@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from palmette.runs import load
+
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/writing-an-algorithm.md"]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -58,8 +60,34 @@ def test_commands_run(page: str, tmp_path: Path) -> None:
             words, place = ["make", "-n", *words[1:]], ROOT
         else:
             words, place = [words[0].removeprefix(".venv/bin/"), *words[1:]], tmp_path
-        done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=120, env=tools)
+        done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=300, env=tools)
         assert done.returncode == 0, (line, done.stderr)
+    runs = [load(path) for path in sorted((tmp_path / "runs").iterdir())]
+    assert [run.config.algorithm for run in runs] == ["permfl", "fedavg", "local"]
+    assert len({run.timings["device_steps"] for run in runs}) == 1  # compared fairly
+    told = expected()
+    assert set(told) == {run.config.algorithm for run in runs}
+    for run in runs:
+        found = {kind: run.last(kind) for kind in run.kinds}
+        assert found == pytest.approx(told[run.config.algorithm], abs=0.02)
+    permfl, fedavg, local = (run.last("PM") for run in runs)
+    assert permfl > max(fedavg, local, runs[1].last("GM")) + 0.05  # there is a reason to personalize by team
+
+
+def expected() -> dict[str, dict[str, float]]:
+    """The accuracies the README tells people to expect, by run and kind of model."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)`[^|]*\| ([\d.-]+) \| ([\d.-]+) \| ([\d.-]+) \|$", text, re.MULTILINE)
+    return {
+        name: {kind: float(value) for kind, value in zip(("PM", "TM", "GM"), values, strict=True) if value != "-"}
+        for name, *values in rows
+    }
+
+
+def test_the_readme_promises_no_deployment() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "real federation" not in text
+    assert "over a network is not there yet" in text
 
 
 def test_files_the_readme_points_to_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,15 @@ import pyarrow as pa
 import pytest
 from matplotlib.image import imread
 from rich.console import Console
+from typer.testing import CliRunner
 
-from palmette.cli.demo import ENTRANTS, Entrant, run_demo
-from palmette.protocol import ModelKind
+from palmette.cli.app import app
 from palmette.report import words
-from palmette.report.numbers import Method, backend, by_node, clearly_differ, link_bytes
-from palmette.report.plots import plot_methods
+from palmette.report.numbers import Comparison, Method, backend, by_node, clearly_above, link_bytes
+from palmette.report.plots import plot_comparisons
 from palmette.report.tables import methods_table, next_command, run_report
-from palmette.report.verdict import verdict
-from palmette.runs import Result, RunConfig, execute, make_config
-from palmette.runs.config import Given
+from palmette.report.verdict import cost, safe_choice, tally, verdict
+from palmette.runs import Result, execute, load, make_config
 from palmette.runs.metrics import SCHEMA
 
 DEVICES = [f"device-{number}" for number in range(4)]
@@ -58,23 +58,32 @@ def made_up(algorithm: str, folder: Path = Path("runs/x"), **models: list[float]
     return result
 
 
-def method(label: str, algorithm: str, main: ModelKind, **models: list[float]) -> Method:
-    kinds: Any = tuple(models)
-    return Method(label, made_up(algorithm, **models), kinds, main)
+def method(label: str, algorithm: str, **models: list[float]) -> Method:
+    """Make a method whose models have one accuracy for each seed."""
+    seeds = len(next(iter(models.values())))
+    results = [
+        made_up(algorithm, **{kind: [values[seed]] * 4 for kind, values in models.items()}) for seed in range(seeds)
+    ]
+    why: Any = {kind: f"The reason of {label.strip()} ({kind})." for kind in models}
+    return Method(label, tuple(results), why)
 
 
-HERO = method("PerMFL", "permfl", "PM", PM=[0.90, 0.91, 0.89, 0.90], GM=[0.5] * 4)
-TUNED = method("FedAvg + fine-tuning", "fedavg", "PM", PM=[0.80, 0.81, 0.79, 0.80])
-PLAIN = method("FedAvg", "fedavg", "GM", GM=[0.7] * 4)
-TEAMS = method("Teams alone", "hierfavg", "TM", TM=[0.95, 0.96, 0.94, 0.95])
+def comparison(*methods: Method, title: str = "all alike") -> Comparison:
+    return Comparison(title, "Who they are.", methods)
 
 
-def text_of(*what: Any) -> str:
-    console = Console(file=io.StringIO(), width=80, highlight=False)
+PERMFL = method("PerMFL", "permfl", PM=[0.90, 0.91, 0.89], GM=[0.5, 0.51, 0.49])
+FEDAVG = method("FedAvg", "fedavg", GM=[0.7, 0.7, 0.71])
+TUNED = method("  + fine-tuning", "fedavg", PM=[0.80, 0.81, 0.79])
+NEAR = method("Teams alone", "hierfavg", TM=[0.89, 0.92, 0.88])
+
+
+def text_of(*what: Any, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(*what)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(map(len, text.splitlines())) <= width
     return text
 
 
@@ -96,66 +105,116 @@ def test_bytes_are_written_with_three_digits(count: int, text: str) -> None:
     assert words.size(count) == text
 
 
-def test_the_verdict_praises_the_method_when_it_won() -> None:
-    won, cost = verdict([HERO, TUNED, PLAIN], HERO)
-    assert won.startswith("For the devices PerMFL won: its devices' own models get 90.0 %")
-    assert "10.0 points above the best method without teams, FedAvg + fine-tuning" in won
-    assert "89.0 % for the worst tenth" in won
-    assert "PerMFL moved 1.00 kB, against 1.00 MB for FedAvg + fine-tuning" in cost
-    assert "for one model that serves everybody FedAvg is best: 70.0 %" in cost
-    assert "PerMFL 50.0 %" in cost
+def test_the_verdict_names_the_best_the_next_and_the_reason() -> None:
+    told = verdict(comparison(FEDAVG, TUNED, PERMFL))
+    assert told == (
+        "Best are the personal models of PerMFL, with 90.0 % of the test samples right, 10.0 points above "
+        "FedAvg + fine-tuning PM. The reason of PerMFL (PM)."
+    )
 
 
-def test_the_verdict_says_so_when_a_team_model_won() -> None:
-    won, cost = verdict([HERO, TUNED, PLAIN, TEAMS], HERO)
-    assert won.startswith("For the devices Teams alone won: its team models get 95.0 %")
-    assert "PerMFL's own models reach 90.0 %, 5.0 points below that, and 10.0 points above" in won
-    assert "Teams alone 1.00 kB" in cost
+def test_the_verdict_says_so_when_one_model_for_everybody_won() -> None:
+    told = verdict(comparison(method("FedAvg", "fedavg", GM=[0.99, 0.98, 0.985]), PERMFL))
+    assert told.startswith(
+        "Best is the global model of FedAvg, with 98.5 % of the test samples right, 8.5 points above"
+    )
 
 
-def test_the_verdict_and_the_tables_know_deeper_tiers(tmp_path: Path) -> None:
-    deep = method("PerMFL", "permfl", "PM", PM=[0.90, 0.91, 0.89, 0.90], TM2=[0.97, 0.96, 0.97, 0.96])
-    won, _ = verdict([deep, TUNED], deep)
-    assert won.startswith("For the devices PerMFL won: its tier 2 models get 96.5 %")
-    assert "TM2" in text_of(methods_table([deep, TUNED]))
-    assert plot_methods([method("A", "permfl", "TM2", TM2=[0.9] * 4)], tmp_path / "plot.png", "title").exists()
+def test_the_verdict_calls_no_win_what_the_seeds_leave_open_and_says_who_sends_least() -> None:
+    flat = method("FedAvg", "fedavg", GM=[0.89, 0.93, 0.90])
+    told = verdict(comparison(flat, PERMFL, NEAR))
+    assert told.startswith("Best is the global model of FedAvg")
+    assert "the seeds do not show these to be worse: PerMFL PM, Teams alone TM." in told
+    assert "Of the best, PerMFL PM sends least to the server: 1.00 kB instead of 1.00 MB." in told
+    assert "above" not in told
 
 
-def test_the_verdict_says_so_when_a_flat_method_won() -> None:
-    best = method("FedAvg", "fedavg", "GM", GM=[0.99, 0.98, 0.99, 0.98])
-    won, _ = verdict([HERO, best], HERO)
-    assert won.startswith("For the devices FedAvg won: its global model gets")
-    assert "above" not in won
+def test_the_safe_choice_is_by_the_worst_population() -> None:
+    one = comparison(
+        method("A", "fedavg", GM=[0.9, 0.9]), method("B", "local", PM=[0.5, 0.5]), method("C", "permfl", PM=[0.8, 0.8])
+    )
+    other = comparison(
+        method("A", "fedavg", GM=[0.2, 0.2]),
+        method("B", "local", PM=[0.9, 0.9]),
+        method("C", "permfl", PM=[0.88, 0.88]),
+    )
+    told = safe_choice([one, other])
+    assert told == (
+        "Never far behind the best on any of the 2 populations: C PM (10.0 points behind at most), B PM (40.0 points behind "
+        "at most), A GM (70.0 points behind at most)."
+    )
+    more = comparison(*one.methods, method("D", "local", PM=[0.1, 0.1]))
+    assert safe_choice([more]).endswith("All others fall 80.0 points or more behind somewhere.")
 
 
-def test_the_verdict_names_a_difference_that_could_be_luck() -> None:
-    close = method("Other", "hierfavg", "TM", TM=[0.99, 0.80, 0.98, 0.85])
-    assert "(which could be luck) below that" in verdict([HERO, close], HERO)[0]
+def test_the_tally_counts_ties_and_clear_wins_apart() -> None:
+    won = comparison(FEDAVG, TUNED, PERMFL)
+    tied = comparison(FEDAVG, TUNED, PERMFL, NEAR)
+    assert tally([won, tied], "PerMFL") == (
+        "PerMFL is among the best on 2 of the 2 populations, and clearly ahead of all others on 1."
+    )
+    assert tally([won, tied], "FedAvg") == (
+        "FedAvg is among the best on 0 of the 2 populations, and clearly ahead of all others on none."
+    )
 
 
-def test_differences_are_judged_device_by_device() -> None:
-    one = dict(zip(DEVICES, [0.5, 0.6, 0.7, 0.8], strict=True))
-    assert clearly_differ({name: value + 0.01 for name, value in one.items()}, one)
-    assert not clearly_differ(dict(zip(DEVICES, [0.6, 0.5, 0.8, 0.7], strict=True)), one)
-    assert not clearly_differ({"device-0": 1.0}, {"device-0": 0.0})
+def test_what_was_sent_to_the_server_is_told_for_every_method_once() -> None:
+    told = cost([comparison(FEDAVG, TUNED, PERMFL), comparison(FEDAVG, TUNED, PERMFL)])
+    assert told.endswith("at most: FedAvg 1.00 MB, PerMFL 1.00 kB.")
 
 
-def test_links_below_the_server_are_the_cheap_ones() -> None:
-    assert link_bytes(HERO.result) == (5000, 1000)
-    assert link_bytes(TUNED.result) == (0, 1_000_500)
+def test_a_difference_counts_when_it_is_larger_than_the_luck_of_the_seeds() -> None:
+    assert clearly_above([0.61, 0.72, 0.53], [0.60, 0.71, 0.52])
+    assert not clearly_above([0.60, 0.71, 0.52], [0.61, 0.72, 0.53])
+    assert not clearly_above([0.70, 0.71, 0.519], [0.60, 0.61, 0.52])  # behind on one seed
+    assert not clearly_above([0.701, 0.61, 0.55], [0.70, 0.60, 0.50])  # too uneven
+    assert not clearly_above([0.9], [0.1])  # one seed proves nothing
 
 
-def test_the_table_of_methods_has_a_line_per_model_and_fits() -> None:
-    lines = text_of(methods_table([HERO, TUNED, PLAIN, TEAMS])).splitlines()
+def test_no_model_is_called_as_good_that_is_below_one_that_is_not() -> None:
+    best = method("A", "fedavg", GM=[0.90, 0.90, 0.90])
+    worse = method("B", "fedavg", GM=[0.87, 0.87, 0.87])
+    uneven = method("C", "fedavg", GM=[0.91, 0.80, 0.82])  # ahead on one seed, far behind on the others
+    assert [entry.name for entry in comparison(best, uneven).level] == ["A", "C"]
+    assert [entry.name for entry in comparison(best, worse, uneven).level] == ["A"]
+
+
+def test_the_tables_and_the_plot_know_deeper_tiers(tmp_path: Path) -> None:
+    deep = comparison(method("PerMFL", "permfl", PM=[0.90, 0.91], TM2=[0.97, 0.96]))
+    assert "the tier 2 models of PerMFL, with 96.5 %" in verdict(deep)
+    assert "TM2" in text_of(methods_table([deep]))
+    assert plot_comparisons([deep], tmp_path / "plot.png", "title").exists()
+
+
+def test_links_below_the_teams_and_to_the_server_are_counted_apart() -> None:
+    assert link_bytes(PERMFL.results[0]) == (5000, 1000)
+    assert link_bytes(TUNED.results[0]) == (0, 1_000_500)
+
+
+def test_the_table_of_methods_has_a_line_per_model_and_stars_what_is_not_clearly_behind() -> None:
+    both = [comparison(FEDAVG, TUNED, PERMFL, NEAR), comparison(FEDAVG, TUNED, PERMFL, NEAR, title="teams apart")]
+    lines = [line.rstrip() for line in text_of(methods_table(both)).splitlines()]
     assert sum(" GM " in line for line in lines) == 2
-    (hero,) = (line for line in lines if line.startswith("PerMFL"))
-    assert hero.split() == ["PerMFL", "PM", "0.900", "0.900", "0.900", "0.890", "5.00", "kB", "1.00", "kB", "1.0"]
+    (permfl,) = (line for line in lines if line.startswith("PerMFL"))
+    assert permfl.split() == ["PerMFL", "PM", "90.0±1.0*", "90.0±1.0*"]
+    (tuned,) = (line for line in lines if line.startswith("  + fine-tuning"))
+    assert tuned.split()[-1] == "80.0±1.0"
+    assert sum("*" in line for line in lines) == 2
+
+
+def test_the_table_of_methods_leaves_the_spread_out_where_it_does_not_fit() -> None:
+    four = [comparison(FEDAVG, PERMFL, title=title) for title in ("all alike", "teams apart", "related teams", "own")]
+    wide, narrow = text_of(methods_table(four, width=70)), text_of(methods_table(four, width=60), width=60)
+    assert "90.0±1.0*" in wide
+    assert "90.0*" in narrow
+    assert "±" not in narrow
+    assert "…" not in wide + narrow
 
 
 def test_plots_are_written_whole_and_leave_no_part_behind(tmp_path: Path) -> None:
-    path = plot_methods([HERO, TUNED, PLAIN, TEAMS], tmp_path / "plot.png", "title")
+    path = plot_comparisons([comparison(FEDAVG, TUNED, PERMFL, NEAR)] * 4, tmp_path / "plot.png", "title")
     height, width, _ = imread(path).shape
-    assert width > height > 500
+    assert width > height > 400
     assert [item.name for item in tmp_path.iterdir()] == ["plot.png"]
 
 
@@ -172,48 +231,52 @@ def test_a_real_run_is_reported_with_its_backend_and_teams(tmp_path: Path) -> No
     assert "palmette run fedavg" in text.replace("\n", " ")
 
 
-def test_no_next_command_is_told_for_samples_a_config_cannot_name() -> None:
+@pytest.mark.parametrize(
+    ("values", "steps", "told"),
+    [
+        # 4 devices of 600 steps each: 30 rounds of 20
+        ({"algorithm": "permfl"}, 2400, "fedavg --config runs/x/config.toml --rounds 30"),
+        (
+            {"algorithm": "permfl", "settings": {"alpha": 0.3, "local_steps": 10, "batch_size": "full"}},
+            2400,
+            "fedavg --config runs/x/config.toml --rounds 60 --set alpha=0.3 --set local_steps=10 --set batch_size=full",
+        ),
+        # by device, which cannot be typed: left at its default
+        (
+            {"algorithm": "permfl", "settings": {"alpha": {"device-0": 0.3}}},
+            80,
+            "fedavg --config runs/x/config.toml --rounds 1",
+        ),
+        # 50 rounds are 5 of 10; 7 rounds are 1 of 7, 11 only 11 of 1
+        ({"algorithm": "fedavg"}, 4000, "permfl --config runs/x/config.toml --rounds 5"),
+        ({"algorithm": "fedavg"}, 560, "permfl --config runs/x/config.toml --rounds 1 --set team_steps=7"),
+        ({"algorithm": "fedavg"}, 880, "permfl --config runs/x/config.toml --rounds 11 --set team_steps=1"),
+    ],
+)  # fmt: skip
+def test_the_next_command_gives_another_method_as_many_steps(values: dict[str, Any], steps: int, told: str) -> None:
     result = made_up("permfl", PM=[0.5] * 4)
-    assert next_command(result) == "palmette run fedavg --config runs/x/config.toml"
-    result.config = RunConfig(algorithm="permfl", given={"data": Given(object="palmette.Population")})
+    result.config = make_config({"rounds": 1, **values})
+    result.timings["device_steps"] = steps
+    assert next_command(result) == f"palmette run {told}"
+
+
+def test_the_next_command_of_a_real_run_takes_as_many_device_steps(tmp_path: Path) -> None:
+    settings = {"team_steps": 3, "local_steps": 4, "alpha": 0.1}
+    first = execute(make_config({"algorithm": "permfl", "rounds": 2, "settings": settings}), tmp_path / "one")
+    command = next_command(first)
+    assert command is not None
+    done = CliRunner().invoke(app, [*shlex.split(command)[1:], "--out", str(tmp_path / "two"), "--quiet"])
+    assert done.exit_code == 0, done.output
+    second = load(tmp_path / "two")
+    assert second.config.algorithm == "fedavg"
+    assert second.timings["device_steps"] == first.timings["device_steps"]
+    assert second.config.settings["alpha"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "more", [{"given": {"data": {"object": "palmette.Population"}}}, {"participation": {"teams": 0.5}}]
+)
+def test_no_next_command_is_told_where_it_would_not_be_fair_or_possible(more: dict[str, Any]) -> None:
+    result = made_up("permfl", PM=[0.5] * 4)
+    result.config = make_config({"algorithm": "permfl", "rounds": 1, **more})
     assert next_command(result) is None
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Method], str, Path]:
-    base = tmp_path_factory.mktemp("demo")
-    console = Console(file=io.StringIO(), width=80, highlight=False)
-    methods = run_demo(base, quiet=True, console=console)
-    assert isinstance(console.file, io.StringIO)
-    return {method.label: method for method in methods}, console.file.getvalue(), base
-
-
-def test_in_the_demo_permfl_is_well_above_the_best_flat_model(demo: tuple[dict[str, Method], str, Path]) -> None:
-    methods = demo[0]
-    flat = [one.result.last(kind) for one in methods.values() if one.flat for kind in one.kinds]
-    assert len(flat) == 3
-    assert methods["PerMFL"].result.last("PM") >= max(flat) + 0.06
-
-
-def test_the_demo_s_methods_met_the_same_samples(demo: tuple[dict[str, Method], str, Path]) -> None:
-    configs = [one.result.config for one in demo[0].values()]
-    assert len(configs) == 6
-    assert len({(str(config.data), config.tree, config.seed, str(config.participation)) for config in configs}) == 1
-
-
-def test_the_demo_prints_one_table_two_sentences_a_plot_and_folders(demo: tuple[dict[str, Method], str, Path]) -> None:
-    _, text, base = demo
-    flowing = " ".join(text.split())
-    assert text.count("worst") >= 2
-    assert all(entrant.label in text for entrant in ENTRANTS)
-    assert "On the dear upper link" in flowing
-    assert "demo.png" in text
-    assert (base / "demo" / "demo.png").stat().st_size > 10_000
-    assert {path.name for path in (base / "demo").iterdir() if path.is_dir()} == {one.folder for one in ENTRANTS}
-
-
-def test_a_second_demo_takes_a_folder_of_its_own(tmp_path: Path) -> None:
-    quick = [Entrant("A", "a", "local", 1, {"local_steps": 1}, ("PM",), "PM")]
-    for _ in range(2):
-        run_demo(tmp_path, entrants=quick, quiet=True, console=Console(file=io.StringIO()))
-    assert {path.name for path in tmp_path.iterdir()} == {"demo", "demo-2"}

@@ -188,14 +188,16 @@ def list_(
 
 @app.command()
 def demo(quiet: options.Quiet = False) -> None:
-    """Compare six methods on real digits at four sites whose cameras are turned.
+    """Show which method fits which population, on four small ones.
 
-    It takes less than a minute and needs no file.
+    It compares local training, FedAvg, FedAvg in each team, hierarchical FedAvg
+    and PerMFL, all with the same number of gradient steps on every device. It
+    takes less than a minute and needs no file.
 
     [bold]Example:[/bold]  palmette demo
     """
     with one_line_errors():
-        typer.echo("Handwritten digits at four sites of ten devices; each site's camera is turned.")
+        typer.echo("Which method for which population? Eight methods learn on four small populations.")
         from palmette.cli.demo import run_demo
 
         run_demo(quiet=quiet)

@@ -1,127 +1,186 @@
-"""The demo: six ways to learn on real digits at four sites whose cameras are turned, side by side."""
+"""The command ``palmette demo``: the study `palmette.studies.demo` on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
-from palmette.cli.progress import follow
+from palmette.cli.failures import Stopped
+from palmette.engines.evaluation import Scores
+from palmette.engines.simulate import Simulation
+from palmette.errors import PalmetteError
 from palmette.protocol import ModelKind
-from palmette.report.numbers import Method, seconds
-from palmette.report.tables import methods_table, model_style
-from palmette.report.verdict import verdict
-from palmette.runs import Observer, Result, RunConfig, execute, make_config
+from palmette.report.numbers import Comparison
+from palmette.report.tables import methods_table, spread_fits
+from palmette.report.verdict import cost, safe_choice, tally, verdict
+from palmette.runs import Interrupted, Observer
 from palmette.runs.folder import claimed
-from palmette.runs.progress import errors_console
+from palmette.runs.progress import draws, errors_console
+from palmette.studies.demo import CASES, CONTESTANTS, HERO, HERO_NOTE, SEEDS, STEPS, Case, Contestant, Trial, compete
 
-DATA = {"name": "digits", "shift": "rotate", "partition": "dirichlet", "alpha": 1.0, "within": "team"}
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """One method of the demo.
-
-    Attributes:
-        label: What people call it.
-        folder: Its run's folder.
-        algorithm: Its algorithm.
-        rounds: Its rounds.
-        settings: Its settings, besides the step size that all share.
-        kinds: Which of its models to show.
-        main: The model it is known for.
-        every: Rounds between evaluations.
-    """
-
-    label: str
-    folder: str
-    algorithm: str
-    rounds: int
-    settings: dict[str, Any]
-    kinds: tuple[ModelKind, ...]
-    main: ModelKind
-    every: int = 1
-
-    def config(self) -> RunConfig:
-        """Return the run's config."""
-        values = {"algorithm": self.algorithm, "settings": {"alpha": 0.3, **self.settings}, "rounds": self.rounds}
-        return make_config({**values, "data": DATA, "tree": "4x10", "seed": 0, "evaluate_every": self.every})
-
-
-# All share the step size and 20 local steps. The rounds and tuning steps of the methods without teams were chosen for them
-# on the test samples of this very seed, which favours them: FedAvg's rounds from every tenth up to 300, tuning steps from 20
-# and 100; local training is level from 30 rounds on. Other local steps were looked at for FedAvg only: with 5, 240 rounds
-# bring its global model to 0.766 instead of 0.751, and fine-tuning no higher than 0.840 instead of 0.844.
-ENTRANTS = (
-    Entrant("PerMFL", "permfl", "permfl", 5, {"lam": 0.1, "gamma": 0.003, "team_steps": 30}, ("PM", "TM", "GM"), "PM"),
-    Entrant("Hierarchical FedAvg", "hierfavg", "hierfavg", 5, {"team_steps": 30}, ("PM", "TM", "GM"), "TM"),
-    Entrant("FedAvg in each team", "teams", "hierfavg", 5, {"team_steps": 30, "global_every": 0}, ("PM", "TM"), "TM"),
-    Entrant("FedAvg + fine-tuning", "fine-tuning", "fedavg", 10, {"tune_steps": 100}, ("PM",), "PM"),
-    Entrant("FedAvg", "fedavg", "fedavg", 150, {}, ("GM",), "GM", 5),
-    Entrant("Local training", "local", "local", 100, {}, ("PM",), "PM", 5),
-)
+_MODELS = {
+    "PM": "personal models: every device has its own",
+    "TM": "team models: one for each team",
+    "GM": "the global model: one for everybody",
+}
+_TITLE = f"Which method for which population: {STEPS} gradient steps on each device with every method"
 
 
 def run_demo(
     base: Path = Path("runs"),
     *,
-    entrants: Sequence[Entrant] = ENTRANTS,
+    cases: Sequence[Case] = CASES,
+    contestants: Sequence[Contestant] = CONTESTANTS,
+    seeds: Sequence[int] = SEEDS,
     quiet: bool = False,
     console: Console | None = None,
-) -> list[Method]:
-    """Run the methods one after the other on the same samples and print what came out.
+) -> list[Comparison]:
+    """Run the study and print what came out.
 
     Args:
         base: Where the demo's folder is made.
-        entrants: The methods; the first is the one the sentences are about.
+        cases: The populations.
+        contestants: The methods.
+        seeds: The seeds.
         quiet: Whether to show no progress.
         console: Where the result is printed; standard output by default.
     """
-    with claimed(None, base, "demo", first=0) as folder:
-        return _compete(folder, entrants, quiet=quiet, console=console)
-
-
-def _compete(folder: Path, entrants: Sequence[Entrant], *, quiet: bool, console: Console | None) -> list[Method]:
-    errors = errors_console()
-    methods = []
-    for number, entrant in enumerate(entrants, 1):
-        path = folder / entrant.folder
-        result = follow(f"{number}/{len(entrants)} {entrant.label}", path, _work(entrant.config(), path), quiet=quiet)
-        methods.append(Method(entrant.label, result, entrant.kinds, entrant.main))
-        if not quiet:
-            errors.print(_done(methods[-1]))
     screen = console or Console(highlight=False)
-    screen.print(Padding(methods_table(methods), (1, 0)))
-    screen.print(Text("PM: each device's own model  TM: its team's  GM: one for everybody\n", style="dim"))
-    for sentence in verdict(methods, methods[0]):
-        screen.print(Text(sentence))
-    title = "Digits at four sites of ten devices, each site's camera turned"
-    from palmette.report.plots import plot_methods  # here, so that the first method need not wait for matplotlib
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(claimed(None, base, "demo", first=0))
+        except OSError as error:
+            raise PalmetteError(
+                f"cannot make a folder in {base.absolute()}: {error.strerror}; start the demo where you may write"
+            ) from None
+        watch = stack.enter_context(Watch(cases, len(contestants) * len(seeds), quiet=quiet))
+        try:
+            comparisons = compete(folder, cases=cases, contestants=contestants, seeds=seeds, watch=watch)
+            watch.check()
+        except (Interrupted, KeyboardInterrupt) as error:
+            raise Stopped(
+                f"the demo was stopped in run {watch.begun} of {watch.runs}; finished runs are kept in {folder}; "
+                "palmette demo starts a new one"
+            ) from error
+        watch.end()
+        _print(screen, comparisons, len(seeds))
+        from palmette.report.plots import plot_comparisons  # here, so that the runs need not wait for matplotlib
 
-    plot = plot_methods(methods, folder / "demo.png", title)
-    names = ",".join(entrant.folder for entrant in entrants)
+        plot = plot_comparisons(comparisons, folder / "demo.png", _TITLE)
+    shown = folder / cases[-1].key / f"{contestants[-1].key}-{seeds[0]}"
     screen.print()
-    for name, value in (("plot", str(plot)), ("runs", f"{folder}/{{{names}}}")):
-        screen.print(Text.assemble((f"{name:<6}", "bold"), value))
-    screen.print(Text.assemble((f"{'next':<6}", "bold"), f"palmette show {folder / entrants[0].folder}"))
-    return methods
+    for name, value in (
+        ("plot", str(plot)),
+        ("runs", f"{folder}/POPULATION/METHOD-SEED"),
+        ("next", f"palmette show {shown}"),
+    ):
+        screen.print(Text.assemble((f"{name:<6}", "bold"), value), soft_wrap=True)
+    return comparisons
 
 
-def _work(config: RunConfig, path: Path) -> Callable[[Observer | None], Result]:
-    return lambda observer: execute(config, path, observer=observer)
+def _print(screen: Console, comparisons: Sequence[Comparison], seeds: int) -> None:
+    """Print words first, then the table, then what follows from it."""
+    screen.print("\nThree kinds of models are measured, on the test samples of every device:")
+    screen.print(_grid(list(_MODELS.items())))
+    screen.print("\nThe populations, each of 4 teams of 10 devices:")
+    screen.print(_grid([(one.title, one.about) for one in comparisons]))
+    screen.print(Padding(methods_table(comparisons, width=screen.width), (1, 0)))
+    spread = " ± standard deviation. " if spread_fits(comparisons, screen.width) else ". "
+    note = f"Mean of {seeds} {'seed' if seeds == 1 else 'seeds'}{spread}"
+    note += f"With every method each device takes {STEPS} gradient steps, fine-tuning counted. "
+    note += "* marks the best, and all that the seeds do not show to be worse.\n"
+    screen.print(Text(note, style="dim"))
+    for one in comparisons:
+        screen.print(Text.assemble((f"{one.title.capitalize()}. ", "bold"), verdict(one)))
+    told = [safe_choice(comparisons), f"{tally(comparisons, HERO)} {HERO_NOTE}", cost(comparisons)]
+    screen.print(Text("\n" + "\n".join(told)))
 
 
-def _done(method: Method) -> Text:
-    """Return the line that stays on the screen when a method is done."""
-    line = Text.assemble(("done ", "green"), f"{method.label:<21}")
-    for kind in ("PM", "TM", "GM"):
-        if kind in method.kinds:
-            line.append(f"{kind} ", style=f"bold {model_style(kind)}").append(f"{method.result.last(kind):.3f}  ")
-        else:
-            line.append(" " * 10)
-    return line.append(f"{seconds(method.result):5.1f} s")
+def _grid(lines: Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value in lines:
+        table.add_row(f"  {name}", Text(value))
+    return table
+
+
+class Watch:
+    """Watches the runs of a study: one bar on a terminal, a line for every population elsewhere.
+
+    Args:
+        cases: The populations.
+        each: Runs on each of them.
+        quiet: Whether to say nothing.
+    """
+
+    def __init__(self, cases: Sequence[Case], each: int, *, quiet: bool) -> None:
+        self.begun, self.runs = 0, each * len(cases)
+        self._each, self._many, self._quiet = each, len(cases), quiet
+        self._console = errors_console()
+        self._bar: Progress | None = None
+        self._asked = False
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Watch:
+        """Begin to draw."""
+        if not self._quiet and draws(self._console):
+            columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("runs"))
+            self._bar = Progress(*columns, TimeElapsedColumn(), console=self._console, transient=True)
+            self._bar.add_task("", total=self.runs)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Take the bar away."""
+        self.end()
+
+    def end(self) -> None:
+        """Stop drawing."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def __call__(self, trial: Trial) -> Observer:
+        """Tell which run begins, and watch it."""
+        self.check()
+        if self._bar is not None:
+            about = f"{trial.case.title}: {trial.contestant.key}"
+            self._bar.update(self._bar.task_ids[0], completed=self.begun, description=f"{about[:30]:<30}")
+        elif not self._quiet and self.begun % self._each == 0:
+            number = self.begun // self._each + 1
+            since = f"{time.monotonic() - self._began:.0f} s"
+            self._say(f"{number}/{self._many} {trial.case.title}: {self._each} runs ({since} so far)")
+        self.begun += 1
+        return self
+
+    def check(self) -> None:
+        """Stop here if that was asked for during a run that came to its end all the same."""
+        if self._asked:
+            raise Interrupted("stopped")
+
+    def stopping(self) -> None:
+        """Remember that the user asked to stop."""
+        self._asked = True
+        if self._bar is None and not self._quiet:
+            self._say("stopping")
+
+    def begin(self, simulation: Simulation, rounds: int) -> None:
+        """Say nothing."""
+
+    def exchange(self, tier: int) -> None:
+        """Say nothing."""
+
+    def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
+        """Say nothing."""
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)

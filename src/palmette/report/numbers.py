@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 
 import numpy as np
 import pyarrow.compute as pc
+from scipy.special import stdtrit
 
-from palmette.algorithms import ALGORITHMS
 from palmette.protocol import ModelKind
 from palmette.runs import Result
 from palmette.runs.folder import LOG
@@ -16,26 +19,90 @@ from palmette.runs.folder import LOG
 _BACKEND = re.compile(r"backend (\w+) \((.*)\)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Method:
-    """One finished run among others.
+    """One method's finished runs on one population, a run for each seed.
 
     Attributes:
-        label: What people call the method.
-        result: Its run.
-        kinds: Which of its models to show.
-        main: The model the method is known for.
+        label: What people call the method; a label that begins with two spaces goes on from the method before.
+        results: Its runs, seed by seed.
+        why: Which of its models to show, each with the reason why it is the best where it is.
     """
 
     label: str
-    result: Result
-    kinds: tuple[ModelKind, ...]
-    main: ModelKind
+    results: tuple[Result, ...]
+    why: Mapping[ModelKind, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One kind of model of one method.
+
+    Attributes:
+        name: The method, in full.
+        label: How a table lists it.
+        kind: The kind of model.
+        values: Its test accuracy after the last round, seed by seed.
+        sent: Bytes over the link to the server in one run, on average.
+        why: Why it is the best where it is.
+    """
+
+    name: str
+    label: str
+    kind: ModelKind
+    values: tuple[float, ...]
+    sent: float
+    why: str
 
     @property
-    def flat(self) -> bool:
-        """Whether the method does without teams."""
-        return ALGORITHMS[self.result.config.algorithm].flat
+    def mean(self) -> float:
+        """The mean over the seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over the seeds; NaN for one seed."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else float("nan")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Several methods on one population.
+
+    Attributes:
+        title: What people call the population, in two or three words.
+        about: Who the devices are, in a sentence.
+        methods: The methods, all with the same seeds.
+    """
+
+    title: str
+    about: str
+    methods: tuple[Method, ...]
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """Every model that is shown."""
+        found: list[Entry] = []
+        whole = ""
+        for method in self.methods:
+            whole = whole + method.label[1:] if method.label.startswith("  ") else method.label
+            sent = float(np.mean([link_bytes(result)[1] for result in method.results]))
+            for line, (kind, why) in enumerate(method.why.items()):
+                values = tuple(result.last(kind) for result in method.results)
+                found.append(Entry(whole, "" if line else method.label, kind, values, sent, why))
+            whole = whole.split(" +")[0]
+        return found
+
+    @property
+    def best(self) -> Entry:
+        """The model with the highest mean."""
+        return max(self.entries, key=lambda entry: entry.mean)
+
+    @property
+    def level(self) -> list[Entry]:
+        """The best model and those that the seeds do not show to be worse, best first; it ends at the first that they do."""
+        ranked = sorted(self.entries, key=lambda entry: -entry.mean)
+        return list(takewhile(lambda entry: not clearly_above(ranked[0].values, entry.values), ranked))
 
 
 def top(result: Result) -> int:
@@ -55,7 +122,7 @@ def by_node(result: Result, kind: ModelKind, tier: int, metric: str = "accuracy"
 
 
 def link_bytes(result: Result) -> tuple[int, int]:
-    """Return the bytes, both ways, on the cheap links below and on the dear one to the server."""
+    """Return the bytes, both ways, on the links below the teams and on the one to the server."""
     lower = upper = 0
     server = top(result)
     for row in result.traffic.to_pylist():
@@ -76,10 +143,12 @@ def backend(result: Result) -> tuple[str, str] | None:
     return (found[-1][0], found[-1][1]) if found else None
 
 
-def clearly_differ(one: dict[str, float], other: dict[str, float]) -> bool:
-    """Whether two models differ by more than chance: two standard errors of the devices' paired differences."""
-    gaps = np.array([one[name] - other[name] for name in one if name in other])
-    gaps = gaps[~np.isnan(gaps)]
+def clearly_above(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether one is above another by more than the luck of the seeds explains.
+
+    It is Student's one-sided test of the differences seed by seed, at 5 %. With a single seed nothing is clear.
+    """
+    gaps = np.array(one) - np.array(other)
     if len(gaps) < 2:
         return False
-    return bool(abs(gaps.mean()) > 2 * gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    return bool(gaps.mean() > stdtrit(len(gaps) - 1, 0.95) * gaps.std(ddof=1) / np.sqrt(len(gaps)))

@@ -1,4 +1,4 @@
-"""Plots of several methods side by side, in colours that colour-blind readers can tell apart."""
+"""The plot of several methods on several populations, in colours that colour-blind readers can tell apart."""
 
 from __future__ import annotations
 
@@ -6,103 +6,85 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from palmette.report import words
-from palmette.report.numbers import Method, by_node
+from palmette.report.numbers import Comparison, Entry
 from palmette.report.picture import save
 
-# Okabe and Ito's palette without its yellow, which is too faint for lines.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+# Of Okabe and Ito's palette.
+_BEST = "#F0E442"
+_COLOURS = {"PM": "#0072B2", "TM": "#D55E00", "GM": "#009E73"}
+_MARKERS = {"PM": "o", "TM": "s", "GM": "^"}
+_WORDS = {
+    "PM": "personal model (PM): each device its own",
+    "TM": "team model (TM): one for each team",
+    "GM": "global model (GM): one for everybody",
+}
 
 
-def plot_methods(methods: Sequence[Method], path: Path, title: str) -> Path:
-    """Draw how each method's main model learned, and how it serves every single device.
+def plot_comparisons(comparisons: Sequence[Comparison], path: Path, title: str) -> Path:
+    """Draw a panel for each population and a line for each kind of model: every seed a dot, and the mean.
 
     Args:
-        methods: The methods; the model each is known for is drawn.
+        comparisons: The populations, all with the same methods.
         path: Where to write the PNG.
         title: What the plot is about.
     """
-    figure = Figure(figsize=(11, 4.8), dpi=130, layout="constrained")
+    entries = comparisons[0].entries
+    figure = Figure(figsize=(3.0 + 2.3 * len(comparisons), 1.9 + 0.3 * len(entries)), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=12, fontweight="bold")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.05))
-    _curves(left, methods)
-    _devices(right, methods)
+    panels = figure.subplots(1, len(comparisons), sharey=True, squeeze=False)[0]
+    for axes, comparison in zip(panels, comparisons, strict=True):
+        _panel(axes, comparison)
+    panels[0].set_yticks(range(len(entries)), [_name(entry) for entry in entries], fontsize=9.5)
+    panels[0].set_ylim(len(entries) - 0.4, -0.6)
+    kinds = sorted({entry.kind for entry in entries}, key=lambda kind: (kind == "GM", kind != "PM", kind))
+    shapes: list[Any] = [
+        Line2D([], [], color=_colour(kind), marker=_MARKERS.get(kind, "D"), linestyle="", label=_words(kind))
+        for kind in kinds
+    ]
+    shapes.append(Patch(color=_BEST, alpha=0.35, label="the best, and what the seeds do not show to be worse"))
+    figure.legend(handles=shapes, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return save(figure, path, hint=f"; the runs are kept in {path.parent}")
 
 
-def _curves(axes: Any, methods: Sequence[Method]) -> None:
-    """Draw accuracy over the gradient steps each device took."""
-    for number, method in enumerate(methods):
-        result = method.result
-        curve = result.curve(method.main)
-        each = result.timings["device_steps"] / result.config.rounds / len(by_node(result, method.main, 0))
-        begun = {round_: value for round_, value in curve.items() if round_ > 0}
-        axes.plot(
-            [round_ * each for round_ in begun],
-            list(begun.values()),
-            color=COLOURS[number % len(COLOURS)],
-            marker=_MARKERS[number % len(_MARKERS)],
-            markevery=max(1, len(begun) // 8),
-            markersize=5,
-            linewidth=1.6,
-        )
-    axes.set_title("How they learned (colours as on the right)", fontsize=11)
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: f"{steps:,.0f}"))
-    axes.set_xlabel("gradient steps per device (fine-tuning not counted)")
-    axes.set_ylabel("test accuracy, all devices")
-    axes.set_ylim(_floor(axes.dataLim.ymin), 1.02)
-    _tidy(axes)
-
-
-def _devices(axes: Any, methods: Sequence[Method]) -> None:
-    """Draw every device as a dot, the mean over devices as a line, method by method; the labels serve both panels."""
-    labels, lowest = [], 1.0
-    for number, method in enumerate(methods):
-        kind = method.main
-        values = np.array([value for value in by_node(method.result, kind, 0).values() if not np.isnan(value)])
-        lowest = min(lowest, float(values.min()))
-        colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
-        axes.scatter(values, number + _spread(values), s=16, color=colour, marker=marker, alpha=0.55, linewidths=0)
-        axes.vlines(values.mean(), number - 0.36, number + 0.36, color=colour, linewidth=2.6)
-        axes.text(1.03, number, f"{values.mean():.3f}", va="center", fontsize=9.5, color="#222222")
-        labels.append(f"{method.label}\n{words.models(kind)}")
-    axes.set_yticks(range(len(labels)), labels)
-    for number, text in enumerate(axes.get_yticklabels()):
-        text.set_color(COLOURS[number % len(COLOURS)])
-        text.set_fontweight("bold")
-        text.set_fontsize(9)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.set_xlim(_floor(lowest), 1.02)
-    axes.set_title("Every device after the last round (line and number: mean)", fontsize=11)
-    axes.set_xlabel("test accuracy of one device")
-    _tidy(axes)
-
-
-def _spread(values: Any) -> Any:
-    """Return how far to move each dot up or down so that equal values do not hide each other."""
-    place = np.zeros(len(values))
-    rounded = np.round(values, 2)
-    for value in np.unique(rounded):
-        same = np.flatnonzero(rounded == value)
-        step = min(0.09, 0.64 / max(1, len(same) - 1))
-        place[same] = (np.arange(len(same)) - (len(same) - 1) / 2) * step
-    return place
-
-
-def _floor(lowest: float) -> float:
-    """Return where an axis of accuracies begins: the tenth below the lowest value."""
-    return max(0.0, float(np.floor(10 * lowest - 0.3)) / 10)
-
-
-def _tidy(axes: Any) -> None:
-    axes.grid(alpha=0.25)
-    for side in ("top", "right"):
+def _panel(axes: Any, comparison: Comparison) -> None:
+    """Draw one population; a shaded line is the best or not clearly behind it."""
+    level = comparison.level
+    for line, entry in enumerate(comparison.entries):
+        colour = _colour(entry.kind)
+        if entry in level:
+            axes.axhspan(line - 0.46, line + 0.46, color=_BEST, alpha=0.35, linewidth=0)
+        axes.scatter(
+            entry.values, [line] * len(entry.values), s=22, color=colour, marker=_MARKERS.get(entry.kind, "D"), alpha=0.5,
+            linewidths=0,
+        )  # fmt: skip
+        axes.vlines(entry.mean, line - 0.34, line + 0.34, color=colour, linewidth=2.4)
+        axes.text(
+            1.02, line, f"{100 * entry.mean:.1f}", transform=axes.get_yaxis_transform(), va="center", fontsize=9,
+            fontweight="bold" if entry in level else "normal",
+        )  # fmt: skip
+    axes.set_title(comparison.title, fontsize=11)
+    axes.set_xlabel("test accuracy", fontsize=9)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.tick_params(axis="x", labelsize=8.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", alpha=0.25)
+    for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.label.strip()}  {entry.kind}" if entry.label else entry.kind
+
+
+def _words(kind: str) -> str:
+    return _WORDS.get(kind) or f"{kind}: models of tier {kind[2:]}"
+
+
+def _colour(kind: str) -> str:
+    return _COLOURS.get(kind, "#CC79A7")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -12,9 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from palmette.algorithms import algorithm
 from palmette.protocol import ModelKind, model_kind
 from palmette.report import words
-from palmette.report.numbers import Method, backend, by_node, link_bytes, seconds, top
+from palmette.report.numbers import Comparison, backend, by_node, seconds, top
 from palmette.runs import Result
 from palmette.runs.folder import CONFIG
 from palmette.runs.wording import model_style as model_style
@@ -154,41 +156,66 @@ def reports_table(result: Result) -> Table | None:
     return table
 
 
-def methods_table(methods: Sequence[Method]) -> Table:
-    """Show several methods side by side: one line for each of their models."""
+def methods_table(comparisons: Sequence[Comparison], *, width: int = 80) -> Table:
+    """Show several methods on several populations: a column for each population, a line for each kind of model.
+
+    Args:
+        comparisons: The populations, all with the same methods.
+        width: Columns of the terminal; the spread over the seeds is left out where it does not fit.
+    """
+    spread = spread_fits(comparisons, width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("test accuracy", no_wrap=True, vertical="bottom")
-    table.add_column("of", no_wrap=True, vertical="bottom")
-    for name in ("last", "best", "mean of\ndevices", "worst\ntenth", "lower\nlink", "upper\nlink", "sec"):
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
-    every = [(method, kind) for method in methods for kind in method.kinds]
-    highest = max(method.result.last(kind) for method, kind in every)
-    for method in methods:
-        result = method.result
-        lower, upper = link_bytes(result)
-        cost = [words.size(lower), words.size(upper), f"{seconds(result):.1f}"]
-        for line, kind in enumerate(method.kinds):
-            last = result.last(kind)
-            table.add_row(
-                Text(method.label if line == 0 else "", style="bold"),
-                Text(kind, style=model_style(kind)),
-                Text(words.share(last), style="bold green" if last == highest else ""),
-                words.share(result.best(kind)[0]),
-                words.share(result.last(kind, weight="devices")),
-                words.share(result.last(kind, weight="devices", statistic="worst-decile")),
-                *(cost if line == 0 else ["", "", ""]),
-                end_section=line == len(method.kinds) - 1 and len(method.kinds) > 1,
-            )
+    table.add_column("test accuracy in %", no_wrap=True, vertical="bottom")
+    table.add_column("", no_wrap=True)
+    for comparison in comparisons:
+        # A title is broken at its first space, so that the columns stay narrow.
+        table.add_column(comparison.title.replace(" ", "\n", 1), justify="right", no_wrap=True, vertical="bottom")
+    for line, entry in enumerate(comparisons[0].entries):
+        cells = [_cell(comparison, line, spread=spread) for comparison in comparisons]
+        table.add_row(Text(entry.label, style="bold"), Text(entry.kind, style=model_style(entry.kind)), *cells)
     return table
 
 
+def spread_fits(comparisons: Sequence[Comparison], width: int) -> bool:
+    """Whether `methods_table` shows the spread over the seeds: there are several, and the columns are wide enough."""
+    return len(comparisons[0].entries[0].values) > 1 and width >= 30 + 10 * len(comparisons)
+
+
+def _cell(comparison: Comparison, line: int, *, spread: bool) -> Text:
+    """Write mean and spread of one model, with a star where no other is clearly better."""
+    entry = comparison.entries[line]
+    text = f"{100 * entry.mean:.1f}" + (f"±{100 * entry.spread:.1f}" if spread else "")
+    starred = entry in comparison.level
+    return Text(text + ("*" if starred else " "), style="bold green" if starred else "")
+
+
 def next_command(result: Result) -> str | None:
-    """Return a command that runs another method on the same samples, where a config can say which."""
+    """Return a command that runs another method on the same samples with as many device-steps, where there is one.
+
+    The other method gets the run's step size, local steps and batch size where it has them as well, and the number of rounds
+    that makes the steps of each device equal. None is told where a config cannot say which samples, or where only some nodes
+    take part, because a flat method meets others of them than one with teams.
+    """
     config = result.config
-    if config.given:
+    if config.given or config.participation:
         return None
     other = "fedavg" if config.algorithm != "fedavg" else "permfl" if top(result) > 1 else "local"
-    return f"palmette run {other} --config {shlex.quote(str(result.folder / CONFIG))}"
+    default = algorithm(other)
+    own: dict[str, Any] = {name: getattr(default, name) for name in ("alpha", "local_steps", "batch_size")}
+    own.update({name: config.settings[name] for name in own if _plain(config.settings.get(name))})
+    steps = result.timings["device_steps"] / len(by_node(result, "PM", 0, result.lead))  # of each device
+    rounds = max(1, round(steps / own["local_steps"]))
+    if other == "permfl":
+        own["team_steps"] = max(number for number in range(1, 11) if rounds % number == 0)
+        rounds //= own["team_steps"]
+    chosen = [f"--set {name}={value}" for name, value in own.items() if value != getattr(default, name)]
+    file = shlex.quote(str(result.folder / CONFIG))
+    return " ".join([f"palmette run {other} --config {file} --rounds {rounds}", *chosen])
+
+
+def _plain(value: Any) -> bool:
+    """Whether a setting can be typed as one word, as those by node name cannot."""
+    return isinstance(value, int | float | str)
 
 
 def _links_table(result: Result) -> Table:

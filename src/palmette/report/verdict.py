@@ -1,76 +1,72 @@
-"""Two sentences that say who won, for whom, and at what cost; they are made from the numbers, whoever won."""
+"""Sentences that say which method to use for a population, and why; they are made from the numbers, whoever won."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from palmette.protocol import ModelKind
-from palmette.report.numbers import Method, by_node, clearly_differ, link_bytes
+from palmette.report.numbers import Comparison, Entry
 from palmette.report.words import models, percent, points, size
 
-Entry = tuple[Method, ModelKind]
+_SAFE = 3  # models named as the safest
 
 
-def verdict(methods: Sequence[Method], hero: Method) -> tuple[str, str]:
-    """Say in two sentences how a method with teams did beside others.
-
-    Args:
-        methods: All methods, ``hero`` among them.
-        hero: The method the reader asked about; its main model is compared.
-    """
-    every: list[Entry] = [(method, kind) for method in methods for kind in method.kinds]
-    best = max(every, key=_last)
-    flat = max((entry for entry in every if entry[0].flat), key=_last, default=None)
-    everybody = max((entry for entry in every if entry[1] == "GM"), key=_last, default=None)
-    return _who_won((hero, hero.main), best, flat), _at_what_cost(hero, best, flat, everybody)
-
-
-def _who_won(mine: Entry, best: Entry, flat: Entry | None) -> str:
-    worst = percent(best[0].result.last(best[1], weight="devices", statistic="worst-decile"))
-    text = f"For the devices {best[0].label} won: {_its(best[1])} {percent(_last(best))} of their test samples right"
-    text += f" ({worst} for the worst tenth of devices)"
-    if best != mine:
-        reach = "reaches" if mine[1] == "GM" else "reach"
-        text += f"; {mine[0].label}'s {models(mine[1])} {reach} {percent(_last(mine))}, {_gap(mine, best)} that"
-    if flat is not None and flat != best and flat != mine:
-        text += f"{', and' if best != mine else ','} {_gap(mine, flat)} the best method without teams, {flat[0].label}"
-    return text + "."
+def verdict(comparison: Comparison) -> str:
+    """Say which model did best on a population, which the seeds cannot tell from it, and why."""
+    best, *near = comparison.level
+    text = f"Best {'is' if best.kind == 'GM' else 'are'} the {models(best.kind)} of {best.name}"
+    text += f", with {percent(best.mean)} of the test samples right"
+    if near:
+        text += f"; the seeds do not show these to be worse: {', '.join(_short(entry) for entry in near)}"
+    elif len(comparison.entries) > 1:
+        second = max((entry for entry in comparison.entries if entry is not best), key=lambda entry: entry.mean)
+        text += f", {points(best.mean - second.mean)} above {_short(second)}"
+    text += f". {best.why}"
+    least = min([best, *near], key=lambda entry: entry.sent)
+    if least.sent < best.sent:
+        text += f" Of the best, {_short(least)} sends least to the server: {_sent(least)} instead of {_sent(best)}."
+    return text
 
 
-def _at_what_cost(hero: Method, best: Entry, flat: Entry | None, everybody: Entry | None) -> str:
-    text = f"On the dear upper link, to the server, {_cost(hero, 'moved')}"
-    if best[0] is not hero:
-        text += f" and {_cost(best[0])}"
-    if flat is not None and flat[0] not in (hero, best[0]):
-        text += f", against {size(link_bytes(flat[0].result)[1])} for {flat[0].label}"
-    if everybody is None:
-        return text + "."
-    text += f"; for one model that serves everybody {everybody[0].label} is best: {percent(_last(everybody))}"
-    if everybody[0] is hero:
-        return text + "."
-    text += f" for {size(link_bytes(everybody[0].result)[1])}"
-    return text + (f", {hero.label} {percent(hero.result.last('GM'))}." if "GM" in hero.kinds else ".")
+def safe_choice(comparisons: Sequence[Comparison]) -> str:
+    """Say which models are never far behind the best of a population, and how far the others fall."""
+    behind = []
+    for line, entry in enumerate(comparisons[0].entries):
+        worst = max(comparison.best.mean - comparison.entries[line].mean for comparison in comparisons)
+        behind.append((worst, _short(entry)))
+    behind.sort()
+    told = ", ".join(f"{name} ({points(worst)} behind at most)" for worst, name in behind[:_SAFE])
+    text = f"Never far behind the best on any of the {len(comparisons)} populations: {told}."
+    if len(behind) > _SAFE:
+        text += f" All others fall {points(behind[_SAFE][0])} or more behind somewhere."
+    return text
 
 
-def _cost(method: Method, verb: str = "") -> str:
-    return f"{method.label} {f'{verb} ' if verb else ''}{size(link_bytes(method.result)[1])}"
+def tally(comparisons: Sequence[Comparison], name: str) -> str:
+    """Say on how many populations a method is among the best, and on how many it is clearly ahead of all others."""
+    mine = [[entry for entry in one.level if entry.name == name] for one in comparisons]
+    near = sum(bool(found) for found in mine)
+    alone = sum(bool(found) and len(found) == len(one.level) for found, one in zip(mine, comparisons, strict=True))
+    clear = "on none" if alone == 0 else f"on {alone}"
+    return f"{name} is among the best on {near} of the {len(comparisons)} populations, and clearly ahead of all others {clear}."
 
 
-def _its(kind: ModelKind) -> str:
-    """Say whose models get something right."""
-    who = "its devices'" if kind == "PM" else "its"
-    return f"{who} {models(kind)} {'gets' if kind == 'GM' else 'get'}"
+def cost(comparisons: Sequence[Comparison]) -> str:
+    """Say how much each method sent over the link to the server in one training, the most first."""
+    most: dict[str, float] = {}
+    for comparison in comparisons:
+        for entry in comparison.entries:
+            if " + " not in entry.name:  # fine-tuning changes next to nothing
+                most[entry.name] = max(most.get(entry.name, 0.0), entry.sent)
+    told = [
+        f"{name} {'nothing' if value == 0 else size(round(value))}"
+        for name, value in sorted(most.items(), key=lambda item: -item[1])
+    ]
+    return f"Sent over the link to the server in one training, both ways, at most: {', '.join(told)}."
 
 
-def _last(entry: Entry) -> float:
-    return entry[0].result.last(entry[1])
+def _short(entry: Entry) -> str:
+    return f"{entry.name} {entry.kind}"
 
 
-def _gap(one: Entry, other: Entry) -> str:
-    """Say how far one is above or below another, and whether that could be luck."""
-    gap = _last(one) - _last(other)
-    if gap == 0:
-        return "level with"
-    devices = [by_node(method.result, kind, 0) for method, kind in (one, other)]
-    luck = "" if clearly_differ(devices[0], devices[1]) else " (which could be luck)"
-    return f"{points(gap)}{luck} {'above' if gap > 0 else 'below'}"
+def _sent(entry: Entry) -> str:
+    return "nothing" if entry.sent == 0 else size(round(entry.sent))

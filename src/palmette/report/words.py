@@ -21,7 +21,8 @@ def whose(kind: ModelKind) -> str:
 
 def models(kind: ModelKind) -> str:
     """Name all models of a kind."""
-    return {"PM": "own models", "TM": "team models", "GM": "global model"}.get(kind) or f"tier {kind[2:]} models"
+    known = {"PM": "personal models", "TM": "team models", "GM": "global model"}
+    return known.get(kind) or f"tier {kind[2:]} models"
 
 
 def nodes(kind: ModelKind) -> str:

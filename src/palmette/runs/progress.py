@@ -41,7 +41,7 @@ def watching(label: str, *, shown: bool | None = True, console: Console | None =
     screen = console or errors_console()
     if shown is False or (shown is None and not (screen.is_terminal or screen.is_jupyter)):
         yield None
-    elif _draws(screen):
+    elif draws(screen):
         bars = Bars(label)
         with Live(bars.picture(), console=screen, transient=not screen.is_jupyter, refresh_per_second=10) as live:
             bars.refresh = lambda: live.update(bars.picture())
@@ -52,7 +52,7 @@ def watching(label: str, *, shown: bool | None = True, console: Console | None =
         yield Lines(label, screen)
 
 
-def _draws(screen: Console) -> bool:
+def draws(screen: Console) -> bool:
     """Return whether bars can be drawn and drawn over; in a notebook that takes ipywidgets."""
     if screen.is_jupyter:
         return find_spec("ipywidgets") is not None

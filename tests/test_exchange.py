@@ -132,7 +132,7 @@ def test_named_replies_are_reduced_name_by_name_and_numbers_row_by_row() -> None
     replies = Stand(wire).ask(reduce="samples")
     np.testing.assert_allclose(replies["loss"], [0.75, (2 * 5 + 3 * 5 + 4 * 20) / 30, 5])
     assert replies["x"].shape == (3, WIDTH)
-    with pytest.raises(ProtocolError, match=r"no reply named 'y'; there is \['loss', 'x'\]"):
+    with pytest.raises(ProtocolError, match=r"no reply named 'y'; the children replied with \['loss', 'x'\]"):
         _ = replies["y"]
     with pytest.raises(ProtocolError, match="no reply named ''"):
         _ = replies.rows

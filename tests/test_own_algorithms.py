@@ -176,7 +176,9 @@ def test_a_program_that_asks_for_a_reply_nobody_gave() -> None:
         replies = yield pm.Ask(state["model"])
         return {"model": replies["theta"]}
 
-    assert "Wrong.server: no reply named 'theta'; there is ['']" in refused(changed(server=server))
+    assert "Wrong.server: there is no reply named 'theta'; the children replied with ['']" in refused(
+        changed(server=server)
+    )
 
 
 @pytest.mark.parametrize(
@@ -475,7 +477,7 @@ def test_a_mistake_in_an_imported_algorithm_is_one_line_in_a_real_process(module
         ("{}:Taken", "Taken is named 'fedavg', and so is an algorithm of Palmette"),
         ("{}.py:Mine", "is no import path; write {}:Mine"),
         ("{}:", "is no import path; write {}:MyMethod"),
-        ("{}.Mine", "one of your own goes by its import path, my_module:MyMethod"),
+        ("{}.Mine", "write an algorithm of your own as its import path, my_module:MyMethod"),
     ],
 )
 def test_import_paths_that_lead_nowhere(module: str, path: str, told: str) -> None:

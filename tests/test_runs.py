@@ -251,7 +251,7 @@ def test_a_diverging_run_keeps_the_last_good_round_and_says_what_to_lower(tmp_pa
         "settings": {"alpha": 1e6, "lam": 1.0, "gamma": 1.0, "local_steps": 2, "team_steps": 1},
     }
     with (
-        pytest.warns(UserWarning, match="alpha = 1e\\+06 is more than twice the stable"),
+        pytest.warns(UserWarning, match="alpha = 1e\\+06 is more than twice the largest stable value"),
         pytest.raises(Diverged, match=r"Lower alpha from 1e\+06 to at most 0\.\d+.*state after round \d+ is kept"),
     ):
         execute(make_config(config), tmp_path / "run")

@@ -214,7 +214,7 @@ def test_verify_tells_what_is_damaged_and_missing(finished: Path, original: Path
         f"{finished}: finished; 2 of 10 files not as they were written",
         "  devices.safetensors: damaged",
         "  traffic.parquet: missing",
-        "  not the run's, and not looked at: note.txt",
+        "  not written by the run, so not checked: note.txt",
     ]
     assert "10 files" in out.splitlines()[0]
     assert "all as they were written" in out.splitlines()[0]
@@ -471,7 +471,7 @@ def test_a_folder_whose_first_config_was_cut_short_can_be_used_again(
     if share is not None:
         code, _, told = palmette_says("resume", str(tmp_path / "run"))
         assert code == 2
-        assert "ended before anything of it was kept; start it again with 'palmette run" in told
+        assert "ended before anything was saved; start it again with 'palmette run" in told
     execute(make_config(DIGITS), tmp_path / "run")
     assert contents(tmp_path / "run") == contents(original)
     assert verify(tmp_path / "run").sound

@@ -199,7 +199,7 @@ def test_tiers_limit_the_trees_of_an_algorithm() -> None:
         tiers = (3,)
 
     ThreeOnly().check(Tree.parse("4x10"))
-    with pytest.raises(BadInput, match=r"fedavg is defined on trees of 3 tiers, not 4 \(2x2x5\)"):
+    with pytest.raises(BadInput, match=r"fedavg is defined on trees of 3 tiers; this one, 2x2x5, has 4"):
         ThreeOnly().check(Tree.parse("2x2x5"))
 
 

@@ -172,7 +172,9 @@ def test_a_disk_that_fills_up_ends_the_run_in_a_sentence_and_leaves_no_rows(
         real(opened, offset, length)
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(PalmetteError, match=r"no room for more devices' rows in .*: No space left on device; .*resume"):
+    with pytest.raises(
+        PalmetteError, match=r"no room for more devices' models in .*: No space left on device; .*resume"
+    ):
         execute(make_config(config), tmp_path / "cut")
     assert not list((tmp_path / "cut").glob("store-*"))
     assert (tmp_path / "cut" / CHECKPOINT).exists()
@@ -182,7 +184,7 @@ def test_a_disk_that_fills_up_ends_the_run_in_a_sentence_and_leaves_no_rows(
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PalmetteError, match="cannot keep rows in"):
+    with pytest.raises(PalmetteError, match="cannot keep the devices' models in"):
         Store(SIZE, INITIAL, tmp_path / "file" / "store").prepare()
 
 

@@ -116,7 +116,7 @@ def test_permfl_contracts_at_least_as_fast_as_its_rate() -> None:
 def test_a_step_far_too_large_is_warned_of_and_named_after_divergence() -> None:
     simulation = prepared(PerMFL(alpha=50.0))
     (warning,) = warnings_of(simulation)
-    assert warning.startswith("alpha = 50 is more than twice the stable")
+    assert warning.startswith("alpha = 50 is more than twice the largest stable value")
     assert advice(simulation).startswith("Lower alpha from 50 to at most 0.")
     assert warnings_of(prepared(PerMFL(alpha=0.1))) == []
 
@@ -219,7 +219,7 @@ def test_a_method_without_a_step_to_set_is_told_of_its_pulls() -> None:
 
 def test_a_server_that_overshoots_its_edges_is_warned_of() -> None:
     (warning,) = warnings_of(prepared(algorithm("sfedhp", beta=3.0)))
-    assert warning.startswith("beta = 3 is more than twice the stable 1")
+    assert warning.startswith("beta = 3 is more than twice the largest stable value, 1")
     rows = {one.what: one for one in check(prepared(algorithm("sfedhp", beta=3.0))).conditions}
     assert rows["beta"].divergent
     assert warnings_of(prepared(algorithm("sfedhp", beta=3.0, eta=1e-4))) == []
@@ -278,7 +278,7 @@ def test_warnings_look_at_all_devices_and_tell_what_is_safe() -> None:
     (warning,) = warnings_of(simulation)
     spectrum = simulation.learner.spectrum
     assert spectrum is not None
-    assert f"stable {down(1 / spectrum.at_start, 2)}" in warning
+    assert f"stable value, {down(1 / spectrum.at_start, 2)}" in warning
     assert f"up to {down(1 / spectrum.largest, 2)} it is safe" in warning
     assert f"at most {down(1 / spectrum.largest, 2)}." in advice(simulation)
 
@@ -299,5 +299,5 @@ def test_a_rho_that_single_precision_takes_for_zero_is_what_is_blamed() -> None:
 
 
 def test_pulls_that_leave_no_local_step_are_refused() -> None:
-    with pytest.raises(BadInput, match="the coins leave no local step; lower lam and gamma"):
+    with pytest.raises(BadInput, match="there would be almost no local steps; lower lam and gamma"):
         prepared(algorithm("l2gd", lam=1e300))

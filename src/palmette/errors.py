@@ -7,19 +7,19 @@ from difflib import get_close_matches
 
 
 class PalmetteError(Exception):
-    """Anything Palmette refuses or gives up on."""
+    """The base of all errors that Palmette raises on purpose."""
 
 
 class BadInput(PalmetteError, ValueError):  # noqa: N818 - reads as what it is
-    """A value, file or combination the user gave cannot be used."""
+    """Something that the user gave (a value, a file, a combination of settings) cannot be used."""
 
 
 class Diverged(PalmetteError, ArithmeticError):  # noqa: N818
-    """A model became infinite or NaN; the message names what to lower."""
+    """The training diverged: a model became infinite or NaN. The message says which setting to lower."""
 
 
 class ProtocolError(PalmetteError, RuntimeError):
-    """An algorithm's program broke the rules of `palmette.protocol`."""
+    """A method of an algorithm broke the rules of `palmette.protocol`, for instance by returning the wrong shape."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

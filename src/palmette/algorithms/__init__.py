@@ -42,7 +42,7 @@ def kind_of(name: str) -> type[Algorithm]:
     if name not in ALGORITHMS:
         raise BadInput(
             f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)}"
-            + ("; one of your own goes by its import path, my_module:MyMethod" if "." in name else "")
+            + ("; write an algorithm of your own as its import path, my_module:MyMethod" if "." in name else "")
         )
     return ALGORITHMS[name]
 

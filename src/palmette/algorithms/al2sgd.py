@@ -32,7 +32,7 @@ from palmette.tree import Tree
 
 @settings
 class AL2SGD(Algorithm):
-    """Async-AL2SGD+: accelerated, variance-reduced personalization by coins; it converges to the very minimiser.
+    """Async-AL2SGD+: accelerated Async-L2GD with variance-reduced gradients, so it converges to the exact minimiser.
 
     Attributes:
         lam: Pull (penalty) of a device's model to its team's mean, PerMFL's lambda; also one number per device name
@@ -46,7 +46,8 @@ class AL2SGD(Algorithm):
             (mu in the paper).
         iterations: Iterations in a round; each flips the coins once.
         batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
-        as_published: Slips of the paper to repeat: ``estimator`` leaves the pull to the team's mean out of averages over all.
+        as_published: Mistakes of the paper to repeat on purpose: ``estimator`` leaves the pull to the team's
+            mean out of averages over all.
     """
 
     name: ClassVar[str] = "al2sgd"

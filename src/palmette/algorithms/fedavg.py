@@ -18,7 +18,7 @@ from palmette.protocol.settings import BatchSize, Count, Rate, settings
 
 @settings
 class FedAvg(Algorithm):
-    """Federated averaging without tiers; its PM is the fine-tuned global model.
+    """Federated averaging without teams; a device's own model (PM) is the global model fine-tuned.
 
     Attributes:
         local_steps: Gradient steps of a device in every round (the paper counts E epochs).

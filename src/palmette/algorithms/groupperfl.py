@@ -53,7 +53,7 @@ class Staged(Algorithm):
         passes: Passes over all clients in stage 1; each client is drawn once in a pass (T in the paper).
         group_passes: Passes over the clients of every group in stage 2 (T_g in the paper).
         clients: Clients drawn in a round (S in the paper).
-        local_epochs: Local epochs of a client that was drawn; parts of one are allowed (K in the paper).
+        local_epochs: Local epochs of a client that was drawn; fractions are allowed (K in the paper).
         alpha: Learning rate of the clients; also one number per device name, or ``"auto"`` for the largest that is stable
             (eta_l in the paper).
         server_lr: Learning rate of Adam at the server in stage 1 (eta_G in the paper).
@@ -235,7 +235,7 @@ def _by_team(tree: Tree, values: Sequence[int]) -> int | dict[str, int]:
 
 @settings
 class FL(Staged):
-    """Federated learning with Adam at the server; everybody's model is the global one."""
+    """Federated learning with Adam at the server; every client uses the global model."""
 
     name: ClassVar[str] = "fl"
     grouped: ClassVar[bool] = False
@@ -244,7 +244,7 @@ class FL(Staged):
 
 @settings
 class PerFL(Staged):
-    """Federated learning, then local epochs on every client."""
+    """Federated learning with Adam at the server, then local epochs on every client."""
 
     name: ClassVar[str] = "perfl"
     grouped: ClassVar[bool] = False
@@ -253,7 +253,7 @@ class PerFL(Staged):
 
 @settings
 class GroupFL(Staged):
-    """Federated learning over all, then inside every group; a client's model is its group's."""
+    """Federated learning over all clients, then inside every group (team); a client uses its group's model."""
 
     name: ClassVar[str] = "groupfl"
     grouped: ClassVar[bool] = True
@@ -262,7 +262,7 @@ class GroupFL(Staged):
 
 @settings
 class GroupPerFL(Staged):
-    """Federated learning over all, then inside every group, then local epochs on every client."""
+    """Federated learning over all clients, then inside every group (team), then local epochs on every client."""
 
     name: ClassVar[str] = "groupperfl"
     grouped: ClassVar[bool] = True

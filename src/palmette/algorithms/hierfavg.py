@@ -24,7 +24,7 @@ from palmette.tree import Tree
 
 @settings
 class HierFAVG(Algorithm):
-    """Hierarchical federated averaging; its TM is the team's average, its PM that model fine-tuned.
+    """Hierarchical federated averaging; a team's model (TM) is its average, a device's own (PM) that model fine-tuned.
 
     Attributes:
         local_steps: Gradient steps of a device between two averages in its team (kappa_1 in the paper).

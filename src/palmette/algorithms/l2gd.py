@@ -141,7 +141,7 @@ class CoinTree(Algorithm):
 
 @settings
 class L2GD(CoinTree):
-    """Async-L2GD: every team flips its own coin, with the probabilities that need the fewest iterations.
+    """Async-L2GD: in every iteration coins decide whether devices take local steps, teams average, or all average.
 
     Attributes:
         between: Chance that all teams average in an iteration; ``"auto"`` follows Corollary 3.6 (p_0 in the paper).

@@ -27,7 +27,7 @@ PUBLISHED = {"between": 0.1, "eta": 0.001, "lam": 1.36, "gamma": 0.01 / (29_490 
 
 @settings
 class L2GDCoin(CoinTree):
-    """Async-L2GD with a single coin: all devices take a local step, or all average.
+    """Async-L2GD with one coin for everybody: in an iteration all devices take a local step, or all average.
 
     Attributes:
         between: Chance that everybody averages in an iteration, instead of taking a local step (p in the paper).

@@ -13,7 +13,7 @@ from palmette.tree import Tree
 
 @settings
 class Local(Algorithm):
-    """Each device trains its own model from the common start.
+    """Local training: each device trains its own model alone, all from the same initial model.
 
     Attributes:
         local_steps: Gradient steps of a device in every round.
@@ -22,7 +22,7 @@ class Local(Algorithm):
     """
 
     name: ClassVar[str] = "local"
-    paper: ClassVar[str] = "the baseline every paper compares with"
+    paper: ClassVar[str] = "The baseline that every paper compares with"
     flat: ClassVar[bool] = True
 
     local_steps: Count = 20

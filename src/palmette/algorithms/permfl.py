@@ -148,11 +148,11 @@ def _entry(value: Any, tier: int) -> Any:
 
 @settings
 class PerMFL(MoreauTree):
-    """Personalized multi-tier federated learning, every child counting the same.
+    """Personalized multi-tier federated learning (PerMFL); all devices, and all teams, count the same.
 
     Attributes:
-        as_published: Slips of the published code to repeat: ``device-pull`` pulls devices with local_steps in place of lam,
-            ``stale-teams`` averages teams that did not take part too.
+        as_published: Mistakes of the published code to repeat on purpose: ``device-pull`` pulls devices with local_steps in
+            place of lam, ``stale-teams`` also averages teams that did not take part.
     """
 
     name: ClassVar[str] = "permfl"

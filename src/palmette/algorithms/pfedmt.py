@@ -21,7 +21,7 @@ PUBLISHED = {"team_steps": 30, "local_steps": 20, "alpha": 0.01, "eta": 0.03, "b
 
 @settings
 class PFedMT(MoreauTree):
-    """Personalized multi-tier federated learning with Moreau envelopes, children weighted by samples."""
+    """Personalized multi-tier federated learning (pFedMT): PerMFL with means weighted by training samples."""
 
     name: ClassVar[str] = "pfedmt"
     paper: ClassVar[str] = "Banerjee, Yurtsever, Bhuyan: Personalized Multi-tier Federated Learning (pFedMT)"

@@ -41,7 +41,7 @@ PUBLISHED_SPARSITY = {"gamma_1": 0.001, "gamma_2": 0.001, "rho": 6e-5, "schedule
 
 @settings
 class SFedHP(Algorithm):
-    """Sparse federated learning with hierarchical personalization; without sparsity where both gammas are zero.
+    """Sparse federated learning with hierarchical personalization; not sparse if gamma_1 and gamma_2 are zero.
 
     Attributes:
         team_steps: Rounds of an edge (team) with its devices in every global round (R in the paper).
@@ -54,15 +54,15 @@ class SFedHP(Algorithm):
         gamma_1: Sparsity weight (smooth l1 penalty) of the devices' models (gamma_1 in the paper).
         gamma_2: Sparsity weight (smooth l1 penalty) of the edges' global models (gamma_2 in the paper).
         rho: Smoothing of the l1 penalty; smaller is closer to the true l1 norm (rho in the paper).
-        zero_tol: Threshold of zero: what is at most this large is sent as zero.
+        zero_tol: Threshold of zero: entries whose absolute value is at most this are sent as zero.
         centre: Centre that devices are pulled to: ``"edge"`` as in the paper's Algorithm 1, ``"device"`` as in equation (8).
         inner: Solver of the devices: plain gradient ``"descent"``, or ``"nesterov"`` acceleration.
         nu: Tolerance of the nesterov solver, which stops where the squared gradient is at most this (nu in the paper).
         schedule: Schedule that ends sparsity: ``"each"`` by its own condition (floor for gamma_1, sparse_rounds for gamma_2),
             ``"both"`` when both hold, ``"none"`` never.
-        floor: Density (share of entries that are not zero) under which a device's sparsity weight is let go.
-        sparse_rounds: Rounds after which an edge's sparsity weight is let go.
-        tiny: Value of the sparsity weights once they are let go.
+        floor: Density (share of entries that are not zero) below which a device's sparsity weight becomes tiny.
+        sparse_rounds: Rounds after which an edge's sparsity weight becomes tiny.
+        tiny: Value of the sparsity weights after the schedule has ended sparsity.
         edges: Number of edges that the server averages in a round, drawn at random, or ``"all"`` (S in the paper).
         batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
     """

@@ -37,7 +37,7 @@ class Product(NamedTuple):
 def products(module: nn.Module, x: Tensor) -> list[Product]:
     """Return the products of a chain of layers for one batch."""
     if not isinstance(module, nn.Sequential):
-        raise BadInput(f"the product limit is known for chains of layers, not for {type(module).__name__}")
+        raise BadInput(f"the engine limit works for chains of layers only, not for {type(module).__name__}")
     found = []
     for layer in module:
         x = layer(x)

@@ -114,10 +114,10 @@ def _threads(wanted: list[int] | None, clock: Clock) -> tuple[list[int], list[st
         if number < 1:
             raise BadInput(f"threads must be at least 1, not {number}")
     if clock == "cpu":
-        return [1], ["processor time says nothing about several threads, so only one was measured"]
+        return [1], ["only one thread was measured: processor time cannot compare numbers of threads"]
     numbers = sorted({1, *(wanted or [cores])})
     over = [number for number in numbers if number > cores]
-    return numbers, [f"{max(over)} threads were asked of {cores} cores"] if over else []
+    return numbers, [f"{max(over)} threads were asked for, but there are only {cores} cores"] if over else []
 
 
 def _about(lane: Lane, repeat: int, repeats: int) -> str:

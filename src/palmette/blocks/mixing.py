@@ -115,10 +115,11 @@ class Coins:
         tau = np.where(chance > 0, joint / np.where(either > 0, either, 1.0), 1.0)
         if (joint == 0 and pulls.mix.any()) or (either == 0).any():
             raise BadInput(
-                "between = 0 leaves a pull that no coin ever serves; set between above 0, or gamma = 0 and within"
+                "with between = 0 teams never average with each other, so gamma has no effect; "
+                "set between above 0, or gamma = 0 and within"
             )
         if joint >= 1 or (chance >= 1).any():
-            raise BadInput("the pulls are so large that the coins leave no local step; lower lam and gamma")
+            raise BadInput("lam and gamma are so large that there would be almost no local steps; lower lam and gamma")
         return Coins(joint, chance, tau)
 
     def terms(self, pulls: Pulls, smoothness: float) -> tuple[float, float, float]:

@@ -56,7 +56,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def palmette(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Personalized federated learning on trees of machines.
@@ -81,7 +81,11 @@ def run(
         Path | None, typer.Option(metavar="DIR", help="The run's folder. [dim](default: a new one in runs/)[/dim]")
     ] = None,
     exist: Annotated[
-        Exist, typer.Option(help="What to do when DIR holds a run: resume goes on with it if it is the same.")
+        Exist,
+        typer.Option(
+            help="What to do if DIR already holds a run: stop with an error (fail), replace it (overwrite), "
+            "or continue it if its settings are the same (resume)."
+        ),
     ] = Exist.fail,
     json: options.Json = False,
     quiet: options.Quiet = False,
@@ -91,7 +95,8 @@ def run(
     [bold]Example:[/bold]  palmette run permfl --data digits --tree 4x10 --rounds 5
     --set alpha=0.3 --set data.shift=rotate --set participation.devices=0.5
 
-    Settings come from --config, then from the options, then from --set.
+    A setting that is given twice: --set wins over the other
+    options, and these win over the file of --config.
     """
     with one_line_errors():
         from palmette.cli.configure import configure
@@ -114,16 +119,18 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run that was stopped.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run.")],
     rounds: Annotated[
-        int | None, typer.Option(metavar="T", help="Give the run more rounds, T in all; also a finished one.")
+        int | None, typer.Option(metavar="T", help="Extend the run to T rounds in total; it may be finished.")
     ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, or give it more rounds.
+    """Continue a run that was stopped or killed, or give it more rounds.
 
-    It ends with the very same bits as a run that was never stopped, or that had so many rounds from the start.
+    The result is the same, bit for bit, as if the run had
+    never been stopped, or had been started with that many
+    rounds.
 
     [bold]Example:[/bold]  palmette resume runs/permfl-digits-1 --rounds 50
     """
@@ -144,9 +151,9 @@ def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or a folder of such folders.")],
     json: options.Json = False,
 ) -> None:
-    """Show what came out of a run, team by team, or list the runs in a folder.
+    """Show the results of a run, team by team, or list the runs in a folder.
 
-    A run that is not finished shows how far it is.
+    For a run that is not finished it shows how far it has come.
 
     [bold]Example:[/bold]  palmette show runs
     """
@@ -164,11 +171,14 @@ def show(
 def list_(
     topic: Annotated[Topic, typer.Argument(help="What to list.", show_default=False)],
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="One of them, to see all about it.", show_default=False)
+        str | None,
+        typer.Argument(metavar="[NAME]", help="The name of one of them, to see its settings.", show_default=False),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """List the algorithms, data sets, models or experiments there are, or show one with all its settings.
+    """List the algorithms, data sets, models or published experiments.
+
+    With a name it shows that one alone, with all its settings.
 
     [bold]Example:[/bold]  palmette list algorithms permfl
     """

@@ -21,33 +21,44 @@ class Clock(StrEnum):
 
 def bench(
     workload: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as mclr-784-10; repeat it.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this workload, such as mclr-784-10. Can be repeated.")
     ] = None,
     engine: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this one, such as fused; repeat it.")
+        list[str] | None, typer.Option(metavar="NAME", help="Only this engine, such as fused. Can be repeated.")
     ] = None,
     threads: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", help="Threads of the simulator; repeat it. [dim](default: 1 and all cores)[/dim]"),
+        typer.Option(
+            metavar="N", help="Threads of the simulator. Can be repeated. [dim](default: 1 and all cores)[/dim]"
+        ),
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(metavar="R", help="Turns of every engine. [dim](default: 7)[/dim]")
+        int | None, typer.Option(metavar="R", help="How often to measure every engine. [dim](default: 7)[/dim]")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Two short turns: a look, not a measurement.")] = False,
-    scaling: Annotated[bool, typer.Option("--scaling", help="Also from 40 to 100,000 devices.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only two short repeats: a first impression.")] = False,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Also measure how speed depends on the number of devices, 40 to 100,000.")
+    ] = False,
     clock: Annotated[
-        Clock, typer.Option(help="Wall time, or processor time, which a busy machine disturbs less.")
+        Clock, typer.Option(help="Measure wall time, or processor (cpu) time, which depends less on what else runs.")
     ] = Clock.wall,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the speeds into this PNG.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the speeds into this PNG file.")] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the tables to this file, as Markdown.")
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure how fast devices take their steps, beside what others do.
+    """Measure how many gradient steps per second are simulated, beside other tools.
 
     [bold]Example:[/bold]  palmette bench --workload mclr-784-10 --plot bench.png
 
-    Engines take turns; numbers are medians, ratios are taken turn by turn.
+    An engine is one way to compute the steps: Palmette's
+    own, a plain PyTorch loop, pfl-research if it is
+    installed. A workload is a model with its sizes:
+    mclr-784-10 is a softmax regression of 784 features and
+    10 classes. All engines run once per repeat; speeds are
+    medians over repeats.
     """
     with one_line_errors():
         from rich.console import Console

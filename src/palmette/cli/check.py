@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from palmette.theory import Check, Condition, Measured, Suggestion
 
 _KEPT = "\0"  # stands for a blank that is no place for a line to end
+_LETTERS = "L is a largest curvature (smoothness), mu a least curvature (strong convexity); f is the loss of a device."
 _SECONDS = 3  # between two lines that say how far a measurement is
 
 
@@ -35,33 +36,45 @@ def check(
     settings: options.Set = None,
     config: options.Config = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Also run it and compare the distance to the optimum with the bound.")
+        bool, typer.Option("--measure", help="Also run it, and compare what is measured with the theorem's bound.")
     ] = False,
     seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1000, metavar="N", help="With --measure: runs to take the mean of. [dim](default: 5)[/dim]"
+            min=1,
+            max=1000,
+            metavar="N",
+            help="With --measure: how many random runs to average. [dim](default: 5)[/dim]",
         ),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="With --measure: draw both into this PNG.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --measure: draw measurement and bound into this PNG.")
+    ] = None,
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="Also give settings that meet the theorem, and say what they achieve.")
+        bool, typer.Option("--suggest", help="Also give settings that meet the theorem, and what it promises for them.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="End with exit code 1 if a condition fails.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Hold settings against the theorems of an algorithm's paper.
+    """Check whether settings meet the theorem of an algorithm's paper.
 
     [bold]Example:[/bold]  palmette check permfl --set preset=published
     --set model.l2=0.1 --suggest
 
-    It works out how curved the losses of the devices are, says which
-    conditions hold, what is promised and which steps are allowed. It takes
-    the options of [bold]run[/bold]. With --measure it solves for the optimum,
-    runs, and puts what the theorem bounds beside its bound; where a run is
-    random it runs --seeds times and takes the average, which is what the
-    theorem bounds. The exit code is 0 also where conditions fail, unless
-    --strict is given.
+    It works out the smoothness (L_f) and the strong
+    convexity (mu_f) of the devices' losses, and says which
+    conditions of the theorem hold, what the theorem then
+    promises, and the largest learning rates it allows. It
+    takes the options of [bold]run[/bold].
+
+    With --measure it also computes the optimum, runs the
+    algorithm, and prints what was measured beside the
+    theorem's bound. If the algorithm is random, the bound is
+    about the average over random runs; the average of
+    --seeds runs is compared with it.
+
+    The exit code is 0 even if conditions fail, unless you
+    give --strict.
     """
     with one_line_errors():
         from palmette.cli.configure import configure
@@ -73,7 +86,7 @@ def check(
         from palmette.theory import suggest as find
 
         if not measure and (plot is not None or seeds is not None):
-            raise BadInput("--plot and --seeds are about what --measure measures; give that too")
+            raise BadInput("--plot and --seeds only work together with --measure; add --measure")
         if plot is not None and not plot.parent.is_dir():
             raise BadInput(f"--plot {plot}: there is no folder {plot.parent}")
         if plot is not None and plot.is_dir():
@@ -99,7 +112,8 @@ def check(
         else:
             from rich.console import Console
 
-            Console(highlight=False).print(_picture(found, measured, advised))
+            screen = Console(highlight=False)
+            screen.print(_picture(found, measured, advised, screen.width))
         if strict and not found.holds:
             raise typer.Exit(FAILED)
 
@@ -144,32 +158,41 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
     return [partial(simulation, made.seed + more) for more in range(seeds)]
 
 
-def _picture(found: Check, measured: Measured | None, advised: Suggestion | None) -> RenderableType:
-    """Lay a check out for a terminal of 80 columns."""
+def _picture(found: Check, measured: Measured | None, advised: Suggestion | None, width: int) -> RenderableType:
+    """Lay a check out for a terminal of 60 columns and more."""
+    from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     from palmette.theory.conditions import down
 
-    table = Table(title=found.theorem, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("condition")
-    table.add_column("yours", justify="right")
+    table.add_column("yours", justify="right", overflow="fold")
     table.add_column("allowed", overflow="fold")
     table.add_column("holds")
-    table.add_column("from", style="dim", overflow="fold")
+    table.add_column("source", style="dim", overflow="fold")
     for one in found.conditions:
         table.add_row(Text(one.what), one.yours, Text(one.allowed), _word(one), Text(one.source))
-    lines = [f"constants: {', '.join(f'{name} = {value:.4g}' for name, value in found.constants.items())}"]
-    lines.append(_verdict(found))
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column(overflow="fold")
+    constants = ", ".join(f"{name} = {value:.4g}" for name, value in found.constants.items())
+    facts.add_row("constants", Group(Text(constants), Text(_LETTERS, style="dim")))
+    facts.add_row("result", Text(_verdict(found)))
     if found.rate is not None:
-        lines.append(f"here: a factor of {found.rate:.6g} a round")
-    lines += [f"largest allowed {name}: {down(value)}" for name, value in found.largest.items()]
-    lines += [f"{name}: {value:.4g}" for name, value in found.wanted.items()]
-    lines += [f"note: {note}" for note in found.notes]
-    shown: list[RenderableType] = [table, *(Text(line) for line in lines)]
+        facts.add_row("rate", Text(f"the bound is multiplied by {found.rate:.6g} in every round"))
+    allowed = ", ".join(f"{name} {down(value)}" for name, value in found.largest.items())
+    if allowed:
+        facts.add_row("at most", Text(f"{allowed} (the largest values that the theorem allows)"))
+    for name, value in found.wanted.items():
+        facts.add_row("needed", Text(f"{value:.4g} {name}"))
+    for note in found.notes:
+        facts.add_row("note", Text(note))
+    shown: list[RenderableType] = [Text(found.theorem, "bold"), Text(), table, Text(), facts]
     if advised is not None:
-        shown += ["", *_advised(advised)]
+        shown += ["", *_advised(advised, width)]
     if measured is not None:
         shown += [
             "",
@@ -185,16 +208,19 @@ def _verdict(found: Check) -> str:
         return f"promised: {found.promise}"
     broken = [one.what for one in found.conditions if one.theorem and not one.holds]
     some = "condition fails" if len(broken) == 1 else "conditions fail"
-    return f"nothing is promised, as {len(broken)} {some} ({', '.join(broken)}); where all hold: {found.promise}"
+    return (
+        f"nothing is promised, as {len(broken)} {some} ({', '.join(broken)}); if all held, the theorem would promise "
+        f"{found.promise}"
+    )
 
 
-def _advised(advised: Suggestion) -> list[RenderableType]:
+def _advised(advised: Suggestion, width: int) -> list[RenderableType]:
     from rich.text import Text
 
     if advised.obstacle:
         return [Text("no settings meet the theorem:", "bold"), Text(advised.obstacle)]
     whole = advised.options.replace("--set ", f"--set{_KEPT}")  # so that no line ends between the two
-    lines = wrap(whole, 76, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(whole, min(width, 80) - 4, break_long_words=False, break_on_hyphens=False)
     joined = " \\\n".join(f"  {line.replace(_KEPT, ' ')}" for line in lines)
     return [Text("settings that meet the theorem:", "bold"), Text(joined), *(Text(line) for line in advised.achieves)]
 

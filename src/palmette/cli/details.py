@@ -19,12 +19,14 @@ def details(told: Mapping[str, Any]) -> RenderableType:
     if "paper" in told:
         parts.append(Text(told["paper"], style="italic"))
     if told.get("flat"):
-        parts.append(Text("It runs without teams, on the devices directly under the server."))
+        parts.append(Text("It ignores teams: all devices talk to the server directly."))
     if told.get("tiers"):
         parts.append(Text(f"It is defined on trees of {' or '.join(map(str, told['tiers']))} tiers."))
     if "partition" in told:
-        dealt = f"by the partition {told['partition']}" if told["partition"] else "with the data set, by device"
-        parts.append(Text(f"By default samples come to devices {dealt}."))
+        dealt = (
+            f"Its default partition is {told['partition']}; see: palmette list datasets" if told["partition"] else ""
+        )
+        parts.append(Text(dealt or "It is made device by device, so it takes no partition."))
     if told["settings"]:
         parts += [Text("\nSettings", style="bold"), _settings(told["settings"])]
     for preset, values in told.get("presets", {}).items():

@@ -21,9 +21,9 @@ from palmette.task.models import MODELS
 TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
 GROUPS = ("data", "model", "participation", "engine", "settings")
 LINKS = {
-    "devices": 'Participation of devices: how many of its devices a team asks each time: "all", a fraction, a number of '
-    'them, or "pass 5" for five at a time without repetition until every one had its turn.',
-    "teams": "Participation of teams: how many of its teams the server asks each time, in the same words.",
+    "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '
+    'such as 0.5 or "50%", a number, or "pass 5" for five at a time, each device once before any is asked again.',
+    "teams": "Participation of teams: the share or number of its teams that the server asks each time, written the same way.",
     "tier2": "Participation of the nodes of tier 2, on trees of four tiers and more.",
     "tier3": "Participation of the nodes of tier 3, on trees of five tiers and more.",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -26,15 +27,21 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column()
     for told in entries:
-        lines = [Text(told["summary"])]
+        lines = [Text(_capital(told["summary"]))]
         if "paper" in told:
             lines.append(Text(told["paper"], style="italic"))
         if told["settings"]:
-            lines.append(Text(" ".join(f"{key}={_short(value)}" for key, value in told["settings"].items()), "dim"))
+            given = {key: value for key, value in told["settings"].items() if value is not None}
+            lines += [Text(" ".join(f"{key}={_short(value)}" for key, value in given.items()), "dim")] if given else []
         if told.get("presets"):
             lines.append(Text(f"presets: {', '.join(told['presets'])}", style="dim"))
         if "partition" in told:
-            lines.append(Text(f"partition: {told['partition'] or 'comes by device'}", style="dim"))
+            dealt = (
+                f"default partition: {told['partition']}"
+                if told["partition"]
+                else "made device by device, so no partition"
+            )
+            lines.append(Text(dealt, style="dim"))
         table.add_row(told["name"], Group(*lines))
     return Group(table, *_notes(topic))
 
@@ -51,6 +58,7 @@ def _notes(topic: str) -> list[RenderableType]:
     """Return what to know about using the entries."""
     if topic == "algorithms":
         return [
+            Text("PM is a device's own model, TM its team's model. A preset is a named set of settings.", style="dim"),
             _note("palmette run permfl --set team_steps=30 --set preset=published"),
             Text.assemble(("What the settings mean:  ", "bold"), "palmette list algorithms permfl"),
         ]
@@ -58,17 +66,37 @@ def _notes(topic: str) -> list[RenderableType]:
         return [Text(), _note("palmette run permfl --model dnn --set model.hidden=[100]")]
     if topic == "experiments":
         return [Text(), _note("palmette reproduce l2gd-table1")]
+    return [
+        Text("\nPartition: how samples are dealt out to devices", style="bold"),
+        _choices("partition", {name: _partition(name) for name in PARTITIONS}),
+        Text("\nTeams: which devices belong together", style="bold"),
+        _choices("teams", FORMATIONS),
+        Text("\nShift: how teams differ", style="bold"),
+        _choices("shift", SHIFTS),
+        Text(),
+        _note("palmette run permfl --set data.partition=iid --set data.shift=rotate"),
+    ]
+
+
+def _choices(key: str, about: Mapping[str, str]) -> Table:
+    """Return the values of one key of the data, each with what it does."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
-    for name in PARTITIONS:
-        options = ", ".join(f"data.{option}" for option in option_names(name))
-        table.add_row(f"data.partition={name}", Text(f"takes {options}" if options else "takes no options"))
-    for name, about in FORMATIONS.items():
-        table.add_row(f"data.teams={name}", Text(about))
-    for name, about in SHIFTS.items():
-        table.add_row(f"data.shift={name}", Text(about))
-    return [Text("\nHow samples come to devices, each with --set:", style="bold"), table]
+    for name, text in about.items():
+        table.add_row(f"data.{key}={name}", Text(_capital(text)))
+    return table
+
+
+def _partition(name: str) -> str:
+    """Say what a partition does and which options it takes."""
+    options = ", ".join(f"data.{option}" for option in option_names(name))
+    about = (PARTITIONS[name].__doc__ or "").split("\n", 1)[0]
+    return f"{about} Options: {options}." if options else about
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _note(command: str) -> Text:

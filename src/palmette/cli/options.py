@@ -20,7 +20,7 @@ Data = Annotated[
 ]
 Tree = Annotated[
     str | None,
-    typer.Option(help="Number of teams x devices in each, such as 4x10. [dim](default: 4x10)[/dim]", metavar="TREE"),
+    typer.Option(help="Number of teams x devices per team. [dim](default: 4x10)[/dim]", metavar="TREE"),
 ]
 Model = Annotated[
     str | None,
@@ -29,12 +29,15 @@ Model = Annotated[
 Rounds = Annotated[
     int | None,
     typer.Option(
-        metavar="T", help="Communication rounds. [dim](default: what the algorithm's settings ask for, else 20)[/dim]"
+        metavar="T",
+        help="Number of communication rounds. [dim](default: 20, or what the algorithm's settings ask for)[/dim]",
     ),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(metavar="S", help="Random seed: two runs with the same seed are identical. [dim](default: 0)[/dim]"),
+    typer.Option(
+        metavar="S", help="Random seed: the same seed and settings give the same result. [dim](default: 0)[/dim]"
+    ),
 ]
 Set = Annotated[
     list[str] | None,

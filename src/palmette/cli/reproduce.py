@@ -12,11 +12,11 @@ from palmette.cli.failures import one_line_errors, print_json
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="See: palmette list experiments")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where tables and plots go.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The experiment; see: palmette list experiments")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Write tables and plots into this folder.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Run a published experiment again, with the paper's numbers beside.
+    """Repeat a published experiment and print the paper's numbers beside ours.
 
     [bold]Example:[/bold]  palmette reproduce l2gd-table1
     """

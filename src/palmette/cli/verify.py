@@ -19,11 +19,13 @@ def verify(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of runs.")],
     json: options.Json = False,
 ) -> None:
-    """Check that the files of runs are as they were written.
+    """Check that the files of runs are undamaged.
 
-    It compares every file of a finished run with its checksum, and the
-    checkpoints of a stopped run with theirs. The exit code is 0 if all is
-    well, 1 if a file is damaged or missing, 2 if a folder is not a run.
+    It compares every file of a finished run, and the
+    checkpoints of a stopped run, with the checksums that
+    were written with them. The exit code is 0 if all files
+    are as they were written, 1 if one is damaged or missing,
+    and 2 if a folder is not a run.
 
     [bold]Example:[/bold]  palmette verify runs/*
     """
@@ -58,5 +60,5 @@ def _told(result: Verification) -> str:
         lines = [f"{result.folder}: {state}; {len(result.problems)} of {result.files} files not as they were written"]
         lines += [f"  {name}: {problem}" for name, problem in result.problems.items()]
     if result.others:
-        lines.append(f"  not the run's, and not looked at: {', '.join(result.others)}")
+        lines.append(f"  not written by the run, so not checked: {', '.join(result.others)}")
     return "\n".join(lines)

@@ -134,7 +134,9 @@ class Store:
     def write(self, ids: Tensor, state: State, round_: int) -> None:
         """Keep new rows of some nodes; ``ids`` ascend."""
         if state.keys() != self.initial.keys():
-            raise ProtocolError(f"a program returned the state {sorted(state)} but declared {sorted(self.initial)}")
+            raise ProtocolError(
+                f"a program returned the state {sorted(state)}, but the method keeps declares {sorted(self.initial)}"
+            )
         # Chunks of devices are mostly neighbours, and a slice is copied several times faster than scattered rows.
         numbers = ids.numpy()
         low, high = int(numbers[0]), int(numbers[-1]) + 1
@@ -204,7 +206,7 @@ class Store:
             return torch.from_numpy(np.frombuffer(mmap.mmap(opened, 0), dtype=kind).reshape(shape))
         except OSError as error:
             raise PalmetteError(
-                f"cannot make the store {file}: {error.strerror}; set engine.store = 'memory'"
+                f"cannot make the file {file} for what devices keep: {error.strerror}; set engine.store = 'memory'"
             ) from None
 
     def _take_room(self, numbers: Numbers) -> None:
@@ -224,8 +226,8 @@ class Store:
                     os.posix_fallocate(opened, begin, end - begin)
         except OSError as error:
             raise PalmetteError(
-                f"no room for more devices' rows in {self.folder}: {error.strerror}; the run's last checkpoint is kept: "
-                "make room and resume it, or set engine.store = 'memory' in its config.toml and resume it"
+                f"no room for more devices' models in {self.folder}: {error.strerror}; the run's last checkpoint is kept: "
+                "free some space and resume it, or set engine.store = 'memory' in its config.toml and resume it"
             ) from None
 
     def _check_room(self, folder: Path) -> None:
@@ -235,12 +237,12 @@ class Store:
             free = shutil.disk_usage(folder).free - _SPARE
         except OSError as error:
             raise PalmetteError(
-                f"cannot keep rows in {folder}: {error.strerror}; set engine.store = 'memory'"
+                f"cannot keep the devices' models in {folder}: {error.strerror}; set engine.store = 'memory'"
             ) from None
         if self.nbytes > free:
             raise PalmetteError(
-                f"the devices' rows may grow to {self.nbytes / 2**30:.1f} GiB and {folder} has room for "
-                f"{max(0, free) / 2**30:.1f}; make room, choose another folder, or set engine.store = 'memory'"
+                f"the devices' models may grow to {self.nbytes / 2**30:.1f} GiB and {folder} has room for "
+                f"{max(0, free) / 2**30:.1f} GiB; free some space, choose another folder, or set engine.store = 'memory'"
             )
 
 
@@ -258,7 +260,9 @@ def _pages(size: int) -> mmap.mmap:
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
-        raise PalmetteError(f"no memory for rows of {size / 2**30:.1f} GiB; set engine.store = 'disk'") from None
+        raise PalmetteError(
+            f"there is not enough memory for the devices' models ({size / 2**30:.1f} GiB); set engine.store = 'disk'"
+        ) from None
     if sys.platform == "linux":
         # A huge page would be taken whole for one device's row, and so the whole store for one device in a thousand.
         pages.madvise(mmap.MADV_NOHUGEPAGE)

@@ -40,9 +40,9 @@ def choose(
     if name == "auto":
         return _first_that_fits(task, dtype, device, probe)
     if name not in BACKENDS:
-        raise BadInput(f"backend must be auto, {', '.join(BACKENDS)}, not {name!r}")
+        raise BadInput(f"backend must be auto or one of {', '.join(BACKENDS)}, not {name!r}")
     try:
-        return BACKENDS[name](task, dtype, device), "as asked"
+        return BACKENDS[name](task, dtype, device), "as you asked"
     except NotFused as why:
         raise BadInput(f"backend 'fused' cannot run model {task.name!r}: {why}; use backend 'auto'") from None
 
@@ -83,8 +83,8 @@ def _refuse_unaddressed_noise(
         _try(LoopBackend(task, dtype, device), task, dtype, device, probe)
     if not torch.equal(before, state()):
         raise BadInput(
-            f"model {task.name!r} draws random numbers of its own while training, which cannot be repeated; "
-            "use nn.Dropout layers, whose masks are addressed"
+            f"model {task.name!r} draws random numbers of its own while training, so a run could not be repeated; "
+            "use nn.Dropout layers, whose random numbers Palmette controls"
         )
 
 

@@ -27,12 +27,12 @@ Absences = Callable[[int, int, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Link:
-    """What is known about one link, apart from the algorithm.
+    """How one link (the connections between two tiers) behaves: who takes part, and who does not answer.
 
     Attributes:
-        participation: Who is asked.
+        participation: How many of a parent's children are asked each time.
         loss: Chance that a child that was asked does not answer.
-        absences: Faults decided by a function instead, for tests and rehearsals.
+        absences: A function that decides who does not answer, in place of loss; for tests and replays.
     """
 
     participation: Participation = field(default_factory=Participation)
@@ -256,8 +256,8 @@ class _Reduction:
             if len(waiting) and (self._ask.message is not None or values):
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
                 raise ProtocolError(
-                    f"nobody answered {name!r} in round {self._node.round} and its program did not say what to take "
-                    "otherwise (Ask(otherwise=...))"
+                    f"nobody answered {name!r} in round {self._node.round}, and its program does not say what to take then: "
+                    "write Ask(..., otherwise=...)"
                 )
             return values
         rows = given if isinstance(given, Mapping) else {"": given}
@@ -265,6 +265,8 @@ class _Reduction:
             return dict(rows)
         for name, value in values.items():
             if name not in rows:
-                raise ProtocolError(f"otherwise has no {name!r}, which children replied; it has {sorted(rows)}")
+                raise ProtocolError(
+                    f"the children replied with {name!r}, but Ask(otherwise=...) has only {sorted(rows)}"
+                )
             value[empty.to(value.device)] = rows[name][empty.to(value.device)].to(value.dtype)
         return values

@@ -26,7 +26,7 @@ Server = Generator[Any, Replies, State]
 
 
 class Algorithm(ABC):
-    """A frozen dataclass of settings whose methods are the programs of the nodes.
+    """The base class of all algorithms: its fields are the settings, its methods the programs of the nodes.
 
     The row named ``"model"`` in a node's state is that node's model: the device's own (PM), the team's (TM), the global one
     (GM). A device without such a state, or that never took part, gets its model from `adapt`; a team that never took part
@@ -70,11 +70,11 @@ class Algorithm(ABC):
         return None
 
     def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
-        """Tell what the settings come to in so many rounds, by name: numbers, numbers by node name, or a sentence."""
+        """Return what the settings amount to in a run of so many rounds: numbers or sentences, by name."""
         return {}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
-        """Tell numbers of one's own about nodes between rounds, one per node, from what they keep.
+        """Return numbers of the algorithm's own about its nodes, by name, one per node, from what the nodes keep.
 
         Whole numbers are counts, to be added up over a tier; others are averaged. ``state["model"]`` is there for every
         node and is the model that is measured.
@@ -85,7 +85,7 @@ class Algorithm(ABC):
         """Refuse a tree the algorithm is not defined on, and names that are not in it."""
         if self.tiers is not None and tree.tiers not in self.tiers:
             allowed = " or ".join(map(str, self.tiers))
-            raise BadInput(f"{self.name} is defined on trees of {allowed} tiers, not {tree.tiers} ({tree})")
+            raise BadInput(f"{self.name} is defined on trees of {allowed} tiers; this one, {tree}, has {tree.tiers}")
         for setting, tier in self.by_name.items():
             if isinstance(names := vars(self).get(setting), Mapping):
                 tree.check_names(tier, names, setting)
@@ -114,7 +114,7 @@ class Algorithm(ABC):
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Answer one message at an inner node: a generator that returns the reply and the new state."""
-        raise ProtocolError(f"{self.name} has no program for inner nodes")
+        raise ProtocolError(f"{self.name} has no program for teams: write the method team")
 
     @abstractmethod
     def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:

@@ -48,14 +48,14 @@ class Ask:
     def __post_init__(self) -> None:
         if not isinstance(self.reduce, str) or self.reduce not in get_args(Reduce):
             words = ", ".join(map(repr, get_args(Reduce)))
-            raise ProtocolError(f"Ask(reduce={self.reduce!r}): replies can be reduced by {words}")
+            raise ProtocolError(f"Ask(reduce={self.reduce!r}): reduce must be {words}")
         if self.weights is not None and self.reduce == "stack":
             raise ProtocolError("Ask(weights=..., reduce='stack'): a stack of replies has no weights; leave them out")
 
 
 @dataclass(frozen=True, eq=False)
 class Replies:
-    """What came back, reduced as declared.
+    """The children's replies, reduced (averaged or stacked) as the `Ask` said.
 
     Attributes:
         values: Reduced replies by name; a bare tensor's name is ``""``.
@@ -78,7 +78,7 @@ class Replies:
 
     @property
     def weight(self) -> Tensor:
-        """For every node, the sum of the weights of those who answered, where the average of those asked counts as 1."""
+        """For every node, the sum of the weights of the children that answered; the mean weight of those asked is 1."""
         return self.weigh()
 
     @property
@@ -88,5 +88,5 @@ class Replies:
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.values:
-            raise ProtocolError(f"no reply named {name!r}; there is {sorted(self.values)}")
+            raise ProtocolError(f"there is no reply named {name!r}; the children replied with {sorted(self.values)}")
         return self.values[name]

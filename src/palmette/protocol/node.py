@@ -23,7 +23,7 @@ Setting = str | float | Mapping[str, float]
 
 
 class Node:
-    """Where a program runs: the nodes of one tier that work in lockstep, a single one on a real machine.
+    """What a program knows about the nodes it runs for: all nodes of a tier in the simulator, one on a real machine.
 
     Attributes:
         tree: The tree the algorithm runs on.
@@ -32,7 +32,7 @@ class Node:
         round: The round under way, from 0.
         rounds: How many rounds the run has in all. A run whose program looks at it cannot be given more rounds later.
         stage: What `Algorithm.stage` says of this round.
-        seed: The run's seed, for addressed randomness.
+        seed: The run's random seed.
         child_samples: Training samples under each child, in the order of `child_ids`.
     """
 
@@ -111,7 +111,7 @@ class Node:
         return torch.arange(len(parents)) + (first - (torch.cumsum(size, 0) - size))[parents], parents
 
     def uniform(self, purpose: str, *parts: int) -> Tensor:
-        """Return one addressed number in [0, 1) per node (float64): a coin that falls alike on every machine."""
+        """Return one random number in [0, 1) per node (float64), the same on every machine."""
         base = address.key(self.seed, purpose, self.round, self.tier, *parts)
         return address.uniform(address.mix(base, self.addresses))
 
@@ -126,7 +126,7 @@ class Node:
 
 def _pick(setting: Setting, tree: Tree, tier: int, ids: Tensor, like: Tensor) -> float | Tensor:
     if isinstance(setting, str):
-        raise ProtocolError(f"the setting {setting!r} was not resolved to a number")
+        raise ProtocolError(f"the setting {setting!r} is not a number yet: resolve it in the method tuned")
     if not isinstance(setting, Mapping):
         return setting
     tree.check_names(tier, setting)
@@ -140,7 +140,7 @@ def model_kind(tier: int, top: int) -> ModelKind:
 
 
 class Device(Node, LocalWork):
-    """Where a device program runs: a chunk of devices with their local work (`LocalWork`: descend, gradient, loss)."""
+    """What a device program runs for: a chunk of devices, with their local work (`LocalWork`: descend, gradient, loss)."""
 
     def __init__(self, learner: Learner, exchange: Tensor, tree: Tree, ids: Tensor, **where: Any) -> None:
         Node.__init__(self, tree, 0, ids, **where)

@@ -40,6 +40,7 @@ _SAME = [
 ]
 _LIMITS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "at most"))
 _ANY = "any value"
+_LIST, _TABLE = "a list of", "one value per node name"
 _LETTER = re.compile(r"\s*\(([^()]*) in the paper\)")
 
 
@@ -92,12 +93,18 @@ def allowed(annotation: Any) -> str:
         return " or ".join(f'"{part}"' if isinstance(part, str) else str(part) for part in parts)
     if origin in (Union, UnionType):
         told = dict.fromkeys(allowed(part) for part in parts if part is not NoneType)
-        return " or ".join([one for one in told if one != _ANY] or [_ANY])
+        return _either([one for one in told if one != _ANY] or [_ANY])
     if origin in (tuple, list, Sequence) or annotation in (tuple, list):
-        return f"a list of: {allowed(parts[0])}" if parts else "a list"
+        return f"{_LIST}: {allowed(parts[0])}" if parts else "a list"
     if origin is dict or annotation is dict:
-        return f"by node name: {allowed(parts[1])}" if parts and parts[1] is not Any else "a table"
+        return f"{_TABLE}: {allowed(parts[1])}" if parts and parts[1] is not Any else "a table"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, _ANY)
+
+
+def _either(told: Sequence[str]) -> str:
+    """Join alternatives by ``or``; a list or a table of what is an alternative itself is said in short."""
+    short = {f"{_LIST}: {one}": f"{_LIST} these" for one in told} | {f"{_TABLE}: {one}": _TABLE for one in told}
+    return " or ".join(short.get(one, one) for one in told)
 
 
 def _limited(kind: Any, limits: Sequence[Any]) -> str:

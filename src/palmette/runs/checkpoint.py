@@ -118,11 +118,11 @@ def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor]) -> No
     tiers, rounds = ledger[:, 1], ledger[:, 0]
     top = simulation.population.tree.top
     if bool((ledger < 0).any() or (tiers < 1).any() or (tiers > top).any() or (rounds >= done).any()):
-        raise BadInput("its ledger of traffic is not that of such a tree and so many rounds")
+        raise BadInput("its record of traffic does not fit this tree and number of rounds")
     for tier, store in enumerate(simulation.stores):
         last = tensors[f"last/{tier}"]
         if bool((last < -1).any() or (last >= done).any() or (tensors[f"turn/{tier}"] < 0).any()):
-            raise BadInput(f"last/{tier} or turn/{tier} tells of rounds that have not been")
+            raise BadInput(f"last/{tier} or turn/{tier} names rounds that have not been run yet")
         kept = int((last >= 0).sum())
         for name in store.initial:
             if len(tensors[f"rows/{tier}/{name}"]) != kept:

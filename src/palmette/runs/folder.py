@@ -72,10 +72,10 @@ class Folder(Files):
         """Open the folder of a run that exists; one of another format is refused."""
         folder = Folder(path)
         if not path.is_dir() or not (folder.has(CONFIG) or folder.has(IDENTITY)):
-            raise BadInput(f"{path} is not the folder of a run: it has no {CONFIG}")
+            raise BadInput(f"{path} is not the folder of a run: there is no {CONFIG} in it")
         if folder.unbegun:
             raise BadInput(
-                f"the run in {path} was ended before anything of it was kept; start it again with "
+                f"the run in {path} was ended before anything was saved; start it again with "
                 f"'palmette run ... --out {path}'"
             )
         if not folder.has(IDENTITY):

@@ -64,9 +64,12 @@ def _of_a_theorem(simulation: Simulation) -> Proven:
     method, tree = simulation.algorithm, simulation.tree
     if not isinstance(method, MoreauTree | SFedHP | CoinTree | AL2SGD):
         known = "permfl, pfedmt, sfedhp, l2gd, l2gd-coin and al2sgd"
-        raise BadInput(f"no theorem of {method.name} is known here; there are some for {known}")
+        raise BadInput(f"no theorem of {method.name} is known here; the algorithms with one are {known}")
     if tree.tiers != 3:
-        raise BadInput(f"the theorems of {method.name} are about trees of three tiers, not {tree.tiers} ({tree})")
+        raise BadInput(
+            f"the theorems of {method.name} are about trees of three tiers (server, teams, devices); "
+            f"this one, {tree}, has {tree.tiers}"
+        )
     return method
 
 
@@ -84,9 +87,11 @@ def _about(simulation: Simulation, bent: Curvature) -> str:
     if not bent.exact:
         looked = "all devices" if bent.devices == total else f"{bent.devices} of {total} devices"
         return (
-            f"L_f is an estimate at the initial model from {looked}, and mu_f is taken for 0: {task.name} has no closed form, "
-            "so every limit here is an estimate too"
+            f"L_f is an estimate at the initial model from {looked}, and mu_f is taken to be 0: {task.name} has no "
+            "closed form, so every limit here is an estimate too"
         )
     if task.loss == "squared":
-        return "L_f and mu_f are the extreme eigenvalues over all devices, and exact"
-    return "L_f is exact for the worst model that there could be, over all devices; mu_f is the l2 term alone"
+        return "L_f and mu_f are exact: the largest and the least eigenvalue over all devices"
+    return (
+        "L_f is a closed form that covers every possible model, over all devices; mu_f is the l2 term (model.l2) alone"
+    )

@@ -21,7 +21,7 @@ def advice(simulation: Simulation) -> str:
     method, tiny = simulation.algorithm, torch.finfo(simulation.learner.dtype).tiny
     if isinstance(method, SFedHP) and method.sparse and method.rho < tiny:
         least = up(max(method.eta * method.gamma_2, float(method.alpha) * method.gamma_1), 2)
-        return f"Raise rho from {method.rho:g} to about {least}: below {tiny:.1e} it is nothing in this precision."
+        return f"Raise rho from {method.rho:g} to about {least}: below {tiny:.1e} it counts as zero in this precision."
     smooth = _curvature(simulation).smoothness
     limits = _limits(simulation, smooth)
     for name, value, limit in _above(simulation, limits):
@@ -49,7 +49,7 @@ def warnings_of(simulation: Simulation) -> list[str]:
 def _found(simulation: Simulation, start: float, smooth: float) -> list[str]:
     safe = _limits(simulation, smooth)
     found = [
-        f"{name} = {value:g} is more than twice the stable {down(limit, 2)}: expect divergence"
+        f"{name} = {value:g} is more than twice the largest stable value, {down(limit, 2)}: expect divergence"
         + (f" (up to {down(safe[name], 2)} it is safe)" if safe[name] < limit else "")
         for name, value, limit in _above(simulation, _limits(simulation, start))
         if value > 2 * limit

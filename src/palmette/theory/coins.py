@@ -79,8 +79,10 @@ def _plain(simulation: Simulation, method: CoinTree, bent: Curvature) -> Check:
         largest={"eta": most},
         wanted=_lengths(slower, rounds) if shrinks else {},
         notes=(
-            "a constant step ends in a ball of radius^2 about 2 eta sigma^2 / mu around the minimiser; decrease > 0 shrinks it",
-            f"averages a round, coalesced (Prop. 3.2): {coins.between * (1 - coins.between) * rounds:.3g} between teams, "
+            "a constant eta stops getting closer at a squared distance of about 2 eta sigma^2 / mu from the minimiser; "
+            "decrease > 0 shrinks that distance",
+            f"expected averages in a round, repeated ones counted once (Prop. 3.2): "
+            f"{coins.between * (1 - coins.between) * rounds:.3g} between teams, "
             f"{within * rounds:.3g} within them",
         ),
     )
@@ -166,7 +168,9 @@ def _accelerated(simulation: Simulation, method: AL2SGD, bent: Curvature) -> Che
             **(_lengths(rate, method.iterations) if 0 < rate < 1 else {}),
             "iterations for 1e-3 by the order alone, its constant left out": order,
         },
-        notes=("all steps follow from L~ (smoothness), mu (convexity) and rho (refresh); there is none to set",),
+        notes=(
+            "there is no learning rate to set: all steps follow from L~ (smoothness), mu (convexity) and rho (refresh)",
+        ),
     )
 
 

@@ -180,7 +180,7 @@ def of_the_run(simulation: Simulation, *, batches: bool) -> tuple[Condition, ...
     method, found = simulation.algorithm, []
     lost = max((link.loss for link in simulation.links.values()), default=0.0)
     if not batches and method.batch_size != "full":
-        found.append(Condition("batch_size", f"{method.batch_size}", word="full", source="whole gradients"))
+        found.append(Condition("batch_size", f"{method.batch_size}", word="full", source="full-batch gradients"))
     if not everybody(simulation):
         found.append(Condition("participation", "some", word="all", source="every node takes part"))
     if lost:
@@ -188,7 +188,7 @@ def of_the_run(simulation: Simulation, *, batches: bool) -> tuple[Condition, ...
     published = method.as_published if isinstance(method, MoreauTree | AL2SGD) else ()
     if published:
         told = ", ".join(published)
-        found.append(Condition("as_published", told, word="[]", source="another program than the theorem's"))
+        found.append(Condition("as_published", told, word="[]", source="the theorem is about the corrected program"))
     return tuple(found)
 
 

@@ -65,9 +65,9 @@ class Measured:
                 f"; the bound allows {bound[-1]:.4g}, and the measured one is at most {worst:.3g} of it in any round"
             )
             if bound[-1] <= self.resolution:
-                said += f" where it is above {self.resolution:.1e}, the error of the optimum itself"
+                said += f" where it is above {self.resolution:.1e}, the accuracy to which the optimum is known"
             if bound[-1] >= first:
-                said += "; the bound is not below the start: so far it promises nothing"
+                said += "; so far the bound is not below the value at the start, so it promises nothing yet"
         if self.distance != self.values:
             said += f"; squared distance to the optimum {self.distance[0]:.4g} at the start, {self.distance[-1]:.4g} at the end"
         return [said, *self.remarks]
@@ -110,9 +110,9 @@ def measure(
         over = f"the mean over {len(runs)} seeds" if len(runs) > 1 else "one seed only"
         remarks.append(f"measured: {over}; the theorem bounds the average over random runs")
     if broken:
-        remarks.append(f"no bound, as the theorem asks for {', '.join(one.wish for one in broken)}")
+        remarks.append(f"there is no bound, as the theorem needs {', '.join(one.wish for one in broken)}")
     if unknown:
-        remarks.append(f"no bound: {unknown}")
+        remarks.append(f"the bound cannot be computed: {unknown}")
     return Measured(
         quantity=watch.quantity,
         first=watch.first,

@@ -123,11 +123,11 @@ def too_much(simulation: Simulation) -> str:
     """Return why K and L are not worked out on a population, or nothing."""
     learner, task = simulation.learner, simulation.task
     if not isinstance(task.loss, str):
-        return "not worked out for a loss of one's own"
+        return "not known for your own loss"
     if simulation.tree.devices * learner.width > _LARGEST:
-        return "not worked out for so many devices"
+        return "not worked out: too many devices"
     if int(learner.samples.sum()) * learner.width * _PASSES > _WORK:
-        return "not worked out for so many samples"
+        return "not worked out: too many samples"
     return ""
 
 
@@ -135,14 +135,14 @@ def _inner(simulation: Simulation, steps: Steps, bent: Curvature, rest: bool) ->
     """Return the conditions on K and L; they are worked out once the others hold."""
     strongly = bent.convexity > 0
     sources = ("eq. 61", "eq. 58") if strongly else ("eq. 88", "eq. 85")
-    why = too_much(simulation) if rest else "told once the rest holds"
+    why = too_much(simulation) if rest else "known once the rest holds"
     team, local = math.inf, math.inf
     if not why:
         found = levels(simulation, steps, bent)
         team = found.team_steps()
         local = found.local_steps(steps.team) if steps.team >= team else math.inf
     first = why or ("" if team < math.inf else "no number is enough")
-    second = first or ("" if local < math.inf else "more team_steps first")
+    second = first or ("" if local < math.inf else "raise team_steps first")
     return (
         Condition("team_steps", float(steps.team), least=team, source=sources[0], unknown=first),
         Condition("local_steps", float(steps.local), least=local, source=sources[1], unknown=second),
@@ -151,18 +151,19 @@ def _inner(simulation: Simulation, steps: Steps, bent: Curvature, rest: bool) ->
 
 def _notes(method: MoreauTree, conditions: tuple[Condition, ...], strongly: bool) -> list[str]:
     notes = [
-        "s moves the server towards its devices' mean in one round: larger beta, gamma, lam and K all raise it",
-        "how large team_steps (K) and local_steps (L) must be depends on the number of rounds, and on how far the devices' "
-        "losses pull the start apart",
+        "the effective server step s is how far the server moves towards the mean of its devices in one round; larger "
+        "beta, gamma, lam and team_steps (K) raise it",
+        "how large team_steps (K) and local_steps (L) must be depends on the number of rounds and on how different the "
+        "devices' losses are; it is worked out once all other conditions hold",
     ]
     if not strongly:
-        notes.append("the bound is that of the proof, eq. (89); the theorem as printed has a quarter of it")
+        notes.append("the bound is the one that the proof shows, eq. (89); the theorem as printed has a quarter of it")
     broken = [one.what for one in conditions if not one.holds]
     if automatic := [name for name in ("eta", "beta") if name in broken and vars(method)[name] == "auto"]:
         stays = "stays" if len(automatic) == 1 else "stay"
         notes.append(
-            f"{' and '.join(automatic)} = auto {stays} at the limit of stability, above what the theorem allows: that "
-            "learns faster; --suggest tells what the theorem allows"
+            f"{' and '.join(automatic)} = auto {stays} at the largest stable value, which learns faster but is above "
+            "what the theorem allows; --suggest gives settings that the theorem allows"
         )
     return notes
 
@@ -170,7 +171,9 @@ def _notes(method: MoreauTree, conditions: tuple[Condition, ...], strongly: bool
 def _weights(method: MoreauTree) -> list[str]:
     if method.reduce != "samples":
         return []
-    return ["the theorem is printed for equal weights; it holds for means weighted by samples too, of that objective"]
+    return [
+        "the paper states the theorem for equal weights; it also holds for the objective with means weighted by samples"
+    ]
 
 
 def _range(value: object) -> tuple[float, float]:

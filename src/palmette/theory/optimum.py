@@ -92,8 +92,8 @@ def minimiser(
         best, largest = _polished(lambda numbers: flat(numbers)[1], found, tolerance)
     if not largest <= 100 * tolerance:
         raise BadInput(
-            f"the direct solver stopped at a gradient of {largest:.1e}: a pull or a sparsity is too extreme for it, or the "
-            "losses are too flat (raise model.l2)"
+            f"the direct solver stopped at a gradient of {largest:.1e}: a pull (lam, gamma) or a sparsity weight is too "
+            "large or too small for it, or the losses are too flat (raise model.l2)"
         )
     return torch.from_numpy(best).view(shape)
 

@@ -53,12 +53,14 @@ def check_sparse(simulation: Simulation, method: SFedHP, bent: Curvature) -> Che
     mean, swing = known["lam_bar"], max(float(method.alpha) * method.gamma_1, method.eta * method.gamma_2)
     local = 2 / (bent.start + method.lam_1)
     guards = (
-        Condition("alpha", float(method.alpha), high=limits["alpha"], source="devices approach theirs", diverges=local),
+        Condition("alpha", float(method.alpha), high=limits["alpha"], source="devices converge", diverges=local),
         Condition("eta", method.eta, high=1 / mean, source="descent", diverges=2 / mean, theorem=False),
         Condition(
             "beta", method.beta, high=limits["beta"], source="averaging", diverges=2 * limits["beta"], theorem=False
         ),
-        Condition("rho", method.rho, least=swing, source="alpha gamma_1, eta gamma_2: else zeros swing", theorem=False),
+        Condition(
+            "rho", method.rho, least=swing, source="alpha gamma_1, eta gamma_2: else zeros oscillate", theorem=False
+        ),
     )
     return Check(
         algorithm=method.name,
@@ -78,12 +80,13 @@ def check_sparse(simulation: Simulation, method: SFedHP, bent: Curvature) -> Che
         wanted={"rounds until 1 / (eta~ T) is 1e-3": 1e3 / overall},
         notes=(
             "no experiment of the paper meets these conditions",
-            "log-cosh is curved by 1 / rho near zero only: a step beyond its bound makes small entries swing, not diverge",
+            "the smooth l1 penalty is strongly curved (1 / rho) only near zero: a step above that bound makes small entries "
+            "oscillate, but nothing diverges",
             *(
                 ()
                 if strongly
                 else (
-                    "the theorem prints lam_h <= sqrt(16 (L + gamma_1/rho)^2 + 1); its proof needs >=, which is asked here",
+                    "the theorem prints lam_h <= sqrt(16 (L + gamma_1/rho)^2 + 1); its proof needs >=, which is checked here",
                 )
             ),
         ),
@@ -135,7 +138,7 @@ def _program(method: SFedHP) -> tuple[Condition, ...]:
     if method.centre != "device":
         found.append(Condition("centre", method.centre, word="device", source="eq. 3: a phi for every device"))
     if method.sparse and method.schedule != "none":
-        found.append(Condition("schedule", method.schedule, word="none", source="sparsity weights that stay"))
+        found.append(Condition("schedule", method.schedule, word="none", source="constant sparsity weights"))
     if method.sparse and method.zero_tol:
         found.append(Condition("zero_tol", method.zero_tol, high=0.0, source="no entry is cut to zero"))
     return tuple(found)
@@ -144,11 +147,11 @@ def _program(method: SFedHP) -> tuple[Condition, ...]:
 def no_bound(method: SFedHP, known: Mapping[str, float]) -> str:
     """Return why the bound of Theorem 2 cannot be computed although the theorem applies, or nothing."""
     if method.batch_size != "full":
-        return "it has the variance of mini-batch gradients in it, which is not known (batch_size=full has none)"
+        return "it contains the variance of mini-batch gradients, which is not known (batch_size=full has none)"
     if method.inner != "descent":
-        return "it has the error of the accelerated solver in it, which is not known (inner=descent has a bound)"
+        return "it contains the error of the accelerated solver, which is not known (for inner=descent it is)"
     if float(method.alpha) * (known["L + gamma_1/rho"] + method.lam_1) > 1:
-        return "it has the devices' error in it, which is known for alpha <= 1 / (L + gamma_1/rho + lam_1) only"
+        return "it contains the devices' error, which is known only for alpha <= 1 / (L + gamma_1/rho + lam_1)"
     return ""
 
 

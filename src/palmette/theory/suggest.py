@@ -61,7 +61,7 @@ def suggest(simulation: Simulation, bent: Curvature, hold: Callable[[Simulation]
     links = _links(simulation)
     if isinstance(method, MoreauTree):
         if why := too_much(simulation):
-            return Suggestion({}, (), f"How large team_steps and local_steps must be is {why}.")
+            return Suggestion({}, (), f"How large team_steps and local_steps must be is unknown ({why}).")
         settings = _moreau(simulation, method, bent)
     elif isinstance(method, SFedHP):
         settings = _sparse(method, bent)
@@ -69,7 +69,9 @@ def suggest(simulation: Simulation, bent: Curvature, hold: Callable[[Simulation]
         settings = _coins(method)
     if not settings:
         return Suggestion(
-            {}, (), "The start is where the theorem's bound is zero: no number of steps is enough for it."
+            {},
+            (),
+            "The initial model is already the optimum and the theorem's bound is zero: no number of steps is enough.",
         )
     changed = _changed(simulation, settings)
     found = hold(changed)
@@ -166,7 +168,9 @@ def _achieved(simulation: Simulation, found: Check, bent: Curvature) -> list[str
     if not found.holds:
         broken = ", ".join(f"{one.what} ({one.allowed})" for one in found.conditions if not one.holds)
         return [f"Not all conditions hold yet: {broken}."]
-    said = [] if bent.exact else ["L_f is an estimate, so these settings meet the theorem as far as it goes."]
+    said = (
+        [] if bent.exact else ["L_f is an estimate, so these settings meet the theorem only if the estimate is right."]
+    )
     if found.rate is not None:
         said.append(f"The bound falls by a factor of {found.rate:.6g} in a round.")
     for name, value in found.wanted.items():
@@ -194,10 +198,13 @@ def _flat(simulation: Simulation) -> str:
     """Say why mu_f is 0, and what would change it."""
     spectrum, task = simulation.learner.spectrum, simulation.task
     if spectrum is None:
-        return f"mu_f is taken for 0, as {task.name} has no closed form; a linear model (mclr, linear) with an l2 term has one."
+        return (
+            f"mu_f is taken to be 0, as {task.name} has no closed form; a linear model (mclr, linear) with an l2 term "
+            "has one."
+        )
     if spectrum.bend.least:
         return (
-            "mu_f = 0: a device has fewer samples than the model has weights, or features that follow from others; "
+            "mu_f = 0: a device has fewer samples than the model has weights, or features that are combinations of others; "
             "--set model.l2=0.1 makes it 0.1."
         )
     return "mu_f = 0: without an l2 term this loss is flat in some direction; --set model.l2=0.1 makes it 0.1."

@@ -35,15 +35,15 @@ class Simulation:
     """One algorithm on one population, round after round.
 
     Args:
-        algorithm: What to run.
-        population: On whom.
-        task: What is learned.
+        algorithm: The algorithm to run.
+        population: The samples of all devices, and their tree.
+        task: The model to train, with its loss and metrics.
         rounds: Rounds the run will have in all (programs may look at it).
-        seed: All randomness of the run is addressed under it.
+        seed: Random seed of the run.
         links: The link above each tier: ``{0: devices' link, 1: teams' link, ...}``; a method that runs flat uses the devices'.
         backend: The learner's backend.
-        dtype: Type of the rows.
-        device: Where they live.
+        dtype: Floating-point type of the models.
+        device: Torch device that computes.
         chunk: Devices that work at once; by default the learner decides.
         threads: Chunks that run at the same time; by default one per core.
         held_out: Share of the training samples kept out of training for programs that choose settings by it; what the

@@ -96,7 +96,7 @@ class LocalWork:
             batch: ``"next"`` batch at every step, the ``"same"`` one, the ``"full"`` training data, or ``"one"`` sample.
         """
         if centre is None and (isinstance(pull, Tensor) or pull != 0):
-            raise PalmetteError("descend: a pull needs a centre")
+            raise PalmetteError("descend(pull=...) also needs centre=, the rows to pull to")
         learner, backend = self._learner, self._learner.backend
         update = Update(lr, pull, centre, extra, learner.task.l2)
         wanted, call = self._wanted(steps, batch), self._next()

@@ -21,7 +21,7 @@ _KINDS = {"device": "devices", "team": "teams", "node": "nodes"}
 
 @dataclass(frozen=True)
 class Participation:
-    """How many of a parent's children take part in each of its exchanges.
+    """Client sampling: how many of its children a node asks each time (in each exchange).
 
     Attributes:
         kind: ``"all"``; a ``"fraction"`` (rounded, at least one); a ``"count"`` (all where there are fewer); or a ``"pass"``:

@@ -140,7 +140,8 @@ def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, forma
         assert pool.start is not None
         if len(pool.start) != tree.devices + 1:
             raise BadInput(
-                f"{pool.name} has {len(pool.start) - 1} units for {tree.devices} devices; check tree = {tree}"
+                f"{pool.name} has the samples of {len(pool.start) - 1} devices, but tree = {tree} has {tree.devices}; "
+                "make them equal"
             )
         return Parts(np.arange(pool.start[-1]), pool.start)
     if labels.ndim != 1:
@@ -159,7 +160,7 @@ def _partition(
     by_device = source.start is not None if isinstance(source, Pool) else entry.partition is None
     if by_device:
         if partition is not None:
-            raise BadInput(f"{_name(source)} comes by device and takes no partition; leave partition out")
+            raise BadInput(f"{_name(source)} is made device by device and takes no partition; leave data.partition out")
         _refuse(options, [name for name in entry.takes if name not in SET_ELSEWHERE], _name(source))
         return None
     if isinstance(partition, Partition):

@@ -60,7 +60,9 @@ class Partition(ABC):
 
 @dataclass(frozen=True)
 class Labels(Partition):
-    """Every device owns a few labels, as in pFedMe and PerMFL: device u owns (u + q) mod C for q = 0..c-1.
+    """Every device has samples of a few labels only, as in pFedMe and PerMFL.
+
+    Of C classes, device u has the c labels (u + q) mod C for q = 0..c-1.
 
     With ``slot``, a class's size over the number of its owners, an owner gets 10 samples, a lognormal(0, 2) share of
     the class (slot / C on average) and uniformly 0.343 to 0.686 slots, in the data set's order. For MNIST and 40
@@ -122,7 +124,7 @@ class Dirichlet(Partition):
         alpha: Concentration: near 0 a class lies on few devices, large values are nearly iid.
         within: ``"team"`` first deals the pool evenly and at random to the teams, so that teams are alike and only
             their devices differ.
-        least: Devices with fewer samples are filled up to this many from the largest ones (of their team).
+        least: Least number of samples of a device; what is missing is taken from the largest devices.
     """
 
     alpha: float = 1.0
@@ -173,7 +175,7 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class Iid(Partition):
-    """Every device gets a random sample of the pool, all of one size to within one sample."""
+    """Every device gets a random part of all samples; the parts have equal sizes, to within one sample."""
 
     def assign(self, y: Ints, tree: Tree, classes: int, seed: int, owned: Ints | None = None) -> Parts:
         """Return each unit's samples; see `Partition.assign`."""
@@ -185,11 +187,11 @@ class Iid(Partition):
 
 @dataclass(frozen=True)
 class Few(Partition):
-    """Any partition whose devices then keep only a few training samples; their test parts stay whole.
+    """Another partition, of which each device keeps only a few training samples and all test samples.
 
     Attributes:
         samples: How many training samples each device keeps.
-        of: The partition that is cut, an object or a name.
+        of: The other partition, by name; in Python also an object.
     """
 
     samples: int = 10
@@ -200,7 +202,9 @@ class Few(Partition):
         if not isinstance(self.of, Partition):
             object.__setattr__(self, "of", make_partition(self.of))
         if isinstance(self.of, Few):
-            raise BadInput("few of few cuts twice; name the partition it is of")
+            raise BadInput(
+                "partition 'few' cannot be applied to itself; name another partition with data.of, such as labels or dirichlet"
+            )
 
     @property
     def train_limit(self) -> int | None:

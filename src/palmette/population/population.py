@@ -20,9 +20,9 @@ from palmette.tree import Tree
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """The samples of every device, packed, with their split, and the tree over the devices.
+    """The data: the samples of every device, split into training and test samples, and the tree over the devices.
 
-    Make one with `palmette.population.population` or `from_arrays` rather than by hand.
+    Make one with `palmette.make_population` (a named data set) or `from_arrays` (your own samples), not by hand.
 
     Attributes:
         tree: Who reports to whom; the population's devices are its tier 0, in its numbering.

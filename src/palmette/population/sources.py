@@ -128,7 +128,10 @@ SOURCES: dict[str, Source] = {
         (("within", "team"),),
     ),
     "mnist": Source(
-        "70,000 handwritten digits of 28x28 pixels, 10 classes; needs mnist.npz", mnist, ("folder", "pixels"), "labels"
+        "70,000 handwritten digits of 28x28 pixels, 10 classes; needs the file mnist.npz",
+        mnist,
+        ("folder", "pixels"),
+        "labels",
     ),
     "fashion-mnist": Source(
         "70,000 pictures of clothes of 28x28 pixels, 10 classes; needs the four idx files",
@@ -137,12 +140,12 @@ SOURCES: dict[str, Source] = {
         "labels",
     ),
     "synthetic": Source(
-        "Synthetic(alpha, beta): 60 features, 10 classes, one linear model per device; generated",
+        "Synthetic(alpha, beta) of FedProx, generated: 60 features, 10 classes, a different linear model on every device",
         synthetic,
         ("devices", "alpha", "beta", "seed"),
     ),
     "crowd": Source(
-        "very many devices of few samples each: 60 features, 10 classes, one linear model per team and device; generated",
+        "Very many devices with few samples each, generated: 60 features, 10 classes, a linear model for every team and device",
         crowd,
         ("tree", "samples", "test_samples", "spread", "seed"),
     ),

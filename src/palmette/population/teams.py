@@ -13,10 +13,10 @@ from palmette.tree import Ints, Tree
 from palmette.values import shown
 
 FORMATIONS = {
-    "random": "units are put on the tree's leaves by a permutation drawn from the seed",
-    "given": "unit u is put on leaf u",
-    "worst": "no two teams share a label: the labels are cut into one block per team",
-    "average": "teams share some labels: each has its block and the next 40 % as many",
+    "random": "devices are put into teams at random",
+    "given": "devices are put into teams in their order: the first ones into the first team, and so on",
+    "worst": "no two teams have a label in common: each team gets a block of labels of its own",
+    "average": "neighbouring teams share labels: each has a block of its own and 40 % as many of the next",
 }
 SHIFTS = {"rotate": "the images of team i are turned by i * 90 degrees"}
 

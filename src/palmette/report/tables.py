@@ -89,7 +89,7 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
             str(config.seed),
             "finished" if result.finished else "running" if result.running else "stopped",
         )
-    notes = ["PM: test accuracy of each device's own model, TM: of its team's, GM: of the one for everybody"]
+    notes = ["PM, TM, GM: test accuracy of the devices' own models, of their teams' models and of the global model"]
     notes += ["*: the loss, where there is no accuracy"] if any(result.lead == "loss" for result in results) else []
     return Group(table, *(Text(note, style="dim") for note in notes))
 
@@ -105,7 +105,7 @@ def models_table(result: Result) -> Table:
     metric = result.lead
     table = _table(f"test {metric}")
     for name in ("last", "best", "in round", "mean of devices", "worst tenth"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", min_width=max(map(len, name.split())))
     for kind in result.kinds:
         best, round_ = result.best(kind, metric)
         table.add_row(
@@ -251,7 +251,7 @@ def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
         yield "outline", "; ".join(words.outline(result.outline))
     if (found := backend(result)) is not None:
         name, why = found
-        yield "backend", f"{name}: {why}"
+        yield "backend", f"{name} ({why})"
     yield "folder", str(result.folder)
     if (command := next_command(result)) is not None:
         yield "try next", command

@@ -88,7 +88,9 @@ def run(
     _check_keywords(algorithm, engine)
     method = algorithm if isinstance(algorithm, Algorithm) else None
     if method is not None and settings:
-        raise BadInput("settings go with an algorithm's name; this one has its settings already")
+        raise BadInput(
+            "settings= is for an algorithm given by name; this one is an object, which already has its settings"
+        )
     task = model if isinstance(model, Task) else _task(model, population, seed)
     tree = population.tree
     values: dict[str, Any] = {
@@ -222,7 +224,7 @@ def check_exist(exist: str, out: str | Path | None) -> None:
     if exist not in get_args(Exist):
         raise BadInput(f"exist = {exist!r} is unknown{nearest(str(exist), get_args(Exist))}")
     if out is None and exist != "fail":
-        raise BadInput(f"exist = {exist!r} is about a folder that is there already; name it with out")
+        raise BadInput(f"exist = {exist!r} needs the folder of the existing run; name it with out= (--out)")
 
 
 def _longer(files: Folder, config: RunConfig, rounds: int) -> RunConfig:

@@ -41,11 +41,12 @@ Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
 
 
 class DataConfig(_Part):
-    """Whose samples: a named source with its options; further keys go to the source or the partition.
+    """The data set of a run, by name; further keys are options of the data set or of the partition.
 
     Attributes:
         name: Data set: a name that ``palmette list datasets`` shows.
-        folder: Folder with the files of data sets; else ``PALMETTE_DATA``, else the user's cache folder.
+        folder: Folder with the files of data sets; by default the one that the environment variable
+            PALMETTE_DATA names, or the user's cache folder.
         seed: Random seed of the partition, the teams and the split; by default the run's.
     """
 
@@ -57,7 +58,7 @@ class DataConfig(_Part):
 
 
 class ModelConfig(_Part):
-    """What is learned: a named model; further keys are the model's own settings.
+    """The model of a run, by name; further keys are the model's own settings.
 
     Attributes:
         name: Model: a name that ``palmette list models`` shows.
@@ -92,19 +93,19 @@ class Given(_Part):
 
 
 class EngineConfig(_Part):
-    """How it is computed; of these, only ``dtype``, ``chunk`` and ``backend`` touch the last bits of a result.
+    """How a run is computed; only ``dtype``, ``chunk``, ``backend`` and ``device`` can change the rounding of a result.
 
     Attributes:
         backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the fastest
             one that can compute the model.
-        dtype: Precision of models and gradients.
+        dtype: Floating-point type of models and gradients.
         device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
         chunk: Devices that are computed together; by default chosen from the size of the model.
-        held_out: Share of each device's training samples kept out of training, for methods that choose settings by it.
-        store: Place of what devices keep between rounds: ``"memory"``, or ``"disk"`` for a file in the run's folder;
-            ``"auto"`` takes the file when it is more than 1 GiB.
-        keep_state: Last state of a finished run, kept so that it can be given more rounds; it takes about as much room as the
-            models, or more where devices keep more than their model.
+        held_out: Share of each device's training samples kept out of training, for methods that choose a setting on them.
+        store: Where to keep the devices' models and states between rounds: ``"memory"``, or ``"disk"`` for a file in the
+            run's folder; ``"auto"`` takes the file when it is more than 1 GiB.
+        keep_state: Whether a finished run keeps its last state, so that it can be given more rounds; it takes about
+            as much room as the models, or more where devices keep more than their model.
     """
 
     backend: str = "auto"
@@ -117,12 +118,12 @@ class EngineConfig(_Part):
 
 
 class RunConfig(_Part):
-    """All that decides a run.
+    """Everything that determines the result of a run.
 
     Attributes:
         algorithm: Algorithm: its name, or the import path of one of your own, as in ``my_module:MyMethod``.
         settings: Settings of the algorithm; in the config.toml of a run, all of them.
-        rounds: Global rounds; by default as many as the algorithm's settings ask for, 20 where they do not say.
+        rounds: Number of (global) communication rounds; by default 20, or what the algorithm's settings ask for.
         seed: Random seed; it decides the partition, the participation, the batches and the initial model.
         tree: Tree of server, teams and devices: ``"4x10"`` is four teams of ten devices; also a list of the teams' sizes, or a
             table of names.
@@ -130,12 +131,14 @@ class RunConfig(_Part):
         data: Data: a data set and how its samples come to the devices.
         model: Model that is learned.
         participation: Participation: who is asked in each exchange, by tier: ``devices``, ``teams``, ``tier2`` ...
-        loss: Failure rate: the chance that a node that was asked does not answer.
-        evaluate_every: Rounds between two evaluations; ``"auto"`` keeps them a small part of the run. The last is always one.
+        loss: Failure rate: the probability that a node that was asked does not answer (not the loss function,
+            which is model.loss).
+        evaluate_every: Rounds between two evaluations; ``"auto"`` chooses it so that evaluation takes a small part of
+            the run. The last round is always evaluated.
         engine: How it is computed.
         given: What the caller handed over as objects and a config cannot make again, by role: ``algorithm``, ``data``,
             ``model``, ``loss``, ``metrics``.
-        versions: Of Palmette, Python and torch, with which the run was made; others may give other last bits.
+        versions: Versions of Palmette, Python and torch that made the run; others may round differently.
     """
 
     algorithm: str

@@ -98,7 +98,9 @@ class Execution:
             self._restore(*kept)
             self._folder.reopen()
         elif self._folder.finished:
-            raise PalmetteError(f"the state that {self._folder.path} would go on from is damaged; start a new run")
+            raise PalmetteError(
+                f"the saved state of the run in {self._folder.path} is damaged, so it cannot be continued; start a new run"
+            )
         elif self._folder.has(CHECKPOINT) or self._folder.has(PREVIOUS):
             self._folder.warn(f"no checkpoint in {self._folder.path} can be used: the run starts over with round 1")
         introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())

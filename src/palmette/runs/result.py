@@ -141,7 +141,7 @@ class Result:
         """Return a number after the last round."""
         curve = self.curve(model, metric, **which)
         if not curve:
-            raise BadInput(f"no {metric} of {model} in {self.folder}")
+            raise BadInput(f"the run in {self.folder} has no {metric} of {model}")
         return curve[max(curve)]
 
     def best(self, model: ModelKind = "PM", metric: str = "accuracy") -> tuple[float, int]:
@@ -315,7 +315,7 @@ class Result:
             )
         self._files.check(path.name)
         if not path.exists():
-            raise BadInput(f"{self.config.algorithm} made no {kind}; there is {', '.join(self.kinds)}")
+            raise BadInput(f"{self.config.algorithm} has no model of the kind {kind}; it has {', '.join(self.kinds)}")
         return path
 
     def _about(self, kind: ModelKind) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from palmette.values import refuse_larger_than_memory, shown, whole
 
 
 def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zero") -> nn.Module:
-    """Multinomial logistic regression: one linear layer that starts at zero (or, with ``start="random"``, does not).
+    """Softmax (multinomial logistic) regression: one linear layer with a bias.
 
     Args:
         shape: Shape of one sample.
         outputs: Number of classes.
         seed: Seed of random weights.
-        start: Initial weights: ``"zero"``, or ``"random"`` as torch draws them.
+        start: Initial weights: ``"zero"``, or ``"random"`` as torch initialises a linear layer.
     """
     if start not in ("zero", "random"):
         raise BadInput(f"start must be 'zero' or 'random', not {shown(start)}")
@@ -33,7 +33,7 @@ def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zer
 
 
 def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[int] | int = (100,)) -> nn.Module:
-    """Fully connected network with ReLU between layers of any hidden sizes (784-100-10 for MNIST, 60-20-10 published).
+    """Fully connected network with ReLU and hidden layers of any sizes; for MNIST it is 784-100-10 by default.
 
     Args:
         shape: Shape of one sample.
@@ -50,7 +50,7 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
 
 
 def cnn(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
-    """The FMNIST network of PerMFL: two 3x3 convolutions (32, 64), each pooled by 2, then 128 hidden units."""
+    """Convolutional network of PerMFL for images: two 3x3 convolutions (32, 64 channels) with pooling, 128 hidden units."""
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise BadInput(f"cnn needs images of channels x height x width with sides of at least 4, not {tuple(shape)}")
     channels, height, width = shape
@@ -63,7 +63,7 @@ def cnn(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
 
 
 def linear(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
-    """Linear regression without intercept, starting at zero: the model of the theory."""
+    """Linear regression without a bias, with initial weights of zero; the model that the theory is easiest to check on."""
     return _zero(nn.Sequential(nn.Flatten(), _bare(nn.Linear, math.prod(shape), outputs, bias=False)))
 
 

@@ -62,7 +62,7 @@ class AddressedDropout(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A module to learn, with its loss and its metrics.
+    """What is learned: a torch module with its loss and its metrics.
 
     Attributes:
         module: Any `torch.nn.Module`; its present parameters are the initial model. Frozen parameters (``requires_grad=False``)
@@ -93,7 +93,8 @@ class Task:
         for name, layer in self.module.named_modules():
             if isinstance(layer, nn.modules.dropout._DropoutNd) and not isinstance(layer, nn.Dropout):
                 raise BadInput(
-                    f"layer {name!r} is {type(layer).__name__}, whose mask is not addressed; use nn.Dropout instead"
+                    f"layer {name!r} is {type(layer).__name__}, whose random numbers could not be repeated; "
+                    "use nn.Dropout instead"
                 )
             running = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
             if running or isinstance(layer, nn.modules.batchnorm._BatchNorm):

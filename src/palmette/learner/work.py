@@ -197,8 +197,9 @@ class LocalWork:
             return torch.full((n,), steps)
         if isinstance(steps, Epochs):
             size = self._size(batch)
-            per_pass = torch.ones_like(self.samples) if size is None else torch.ceil(self.samples / size)
-            wanted = torch.ceil(per_pass * steps.passes).to(torch.int64)
+            per_pass = torch.ones_like(self.samples) if size is None else -(-self.samples // size)
+            # The tiny part taken off keeps a product like 0.3 * 50 from being rounded up to 16.
+            wanted = torch.ceil(per_pass.double() * steps.passes - 1e-9).to(torch.int64)
         else:
             wanted = torch.as_tensor(steps).to("cpu", torch.int64).expand(n)
         self.device_steps += int(wanted.sum())

@@ -39,6 +39,13 @@ def check_coins(simulation: Simulation, bent: Curvature) -> Check:
     return found.settled()
 
 
+_CONSTANT = "E|theta^t - theta^|^2 <= (1 - eta mu)^t |theta^0 - theta^|^2 + 2 eta sigma^2 / mu, t in iterations"
+_ONE_STEP = (
+    "E|theta^(t+1) - theta^|^2 <= (1 - eta_t mu) E|theta^t - theta^|^2 + 2 eta_t^2 sigma^2, t in iterations; the step eta_t "
+    "decreases, so there is no rate that holds for all rounds"
+)
+
+
 def estimated(simulation: Simulation) -> list[float]:
     """Return what the devices will tell in the run's first round: L, or the L of single batches and 1 / mu."""
     parts, tree = [], simulation.tree
@@ -74,7 +81,7 @@ def _plain(simulation: Simulation, method: CoinTree, bent: Curvature) -> Check:
             Condition("eta", eta, high=most, source="Thm 3.5: eta <= 1 / (2 Lc)", diverges=unstable),
             Condition("mu_f", convex, low=0.0, source="Thm 3.5: strong convexity"),
         ),
-        promise="E|theta^t - theta^|^2 <= (1 - eta mu)^t |theta^0 - theta^|^2 + 2 eta sigma^2 / mu, t in iterations",
+        promise=_ONE_STEP if method.decrease else _CONSTANT,
         rate=slower**rounds if shrinks else None,
         largest={"eta": most},
         wanted=_lengths(slower, rounds) if shrinks else {},

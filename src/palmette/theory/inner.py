@@ -32,7 +32,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -159,13 +158,18 @@ class Levels:
         return low, max(abs(low), abs(high))
 
     def _contracts(self, fixed: float, moving: float) -> bool:
-        (mu, steep), t = self._top, np.arange(1, self.rounds + 1)
+        mu, steep = self._top
         factor = 1 - self.beta * mu + self.beta * self.gamma * moving
         if factor >= 1:
             return False
         level = self.beta * self.gamma * (fixed * steep / self.at.slope + moving) / (1 - factor)
-        allowed = math.sqrt(2) * (1 - self.beta * mu / 2) ** (t / 2)
-        return bool((level + (1 - level) * factor**t <= allowed).all())
+        fall, shrink = math.log1p(-self.beta * mu / 2) / 2, math.log(factor) if factor > 0 else -math.inf
+        rounds = {1, self.rounds}
+        if level < 1 and -math.inf < shrink != fall < 0:
+            # Allowed less reached has one stationary point at most: where it is smallest, if not at an end.
+            turn = math.log((1 - level) * shrink / (math.sqrt(2) * fall)) / (fall - shrink)
+            rounds |= {t for t in (math.floor(turn), math.ceil(turn)) if 1 < t < self.rounds}
+        return all(level + (1 - level) * factor**t <= math.sqrt(2) * math.exp(fall * t) for t in rounds)
 
     def _descends(self, fixed: float, moving: float) -> bool:
         steep = self._top[1]

@@ -120,7 +120,9 @@ def _sparse(method: SFedHP, bent: Curvature) -> dict[str, str]:
 def _coins(method: Algorithm) -> dict[str, str]:
     if isinstance(method, AL2SGD):
         return {"smoothness": "auto", "convexity": "auto"} | ({"as_published": "[]"} if method.as_published else {})
-    return {"smoothness": "auto", "eta": "auto", "batch_size": "full"}
+    return {"smoothness": "auto", "eta": "auto", "batch_size": "full"} | (
+        {"decrease": "0"} if vars(method)["decrease"] else {}
+    )
 
 
 def _links(simulation: Simulation) -> dict[str, str]:

@@ -130,7 +130,8 @@ class Tree:
 
         A named node is addressed by its name, one without a name by its place among its parent's children. So its random
         numbers stay the same when nodes elsewhere in the tree come and go. An only child without a name has its parent's
-        address, so that a tier of only children changes nothing.
+        address, so that a tier of only children changes nothing; give nodes names where they are to keep their random numbers
+        even when their own team grows from one.
         """
         found: list[Ints] = [np.zeros(1, dtype=np.int64)]
         for tier in range(self.top - 1, -1, -1):

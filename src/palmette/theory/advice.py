@@ -12,8 +12,8 @@ from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks.mixing import Pulls
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import Curvature, curvature
-from palmette.theory.coins import slack
-from palmette.theory.conditions import down, up
+from palmette.theory.coins import estimated, slack
+from palmette.theory.conditions import down, everybody, up
 
 
 def advice(simulation: Simulation) -> str:
@@ -22,6 +22,8 @@ def advice(simulation: Simulation) -> str:
     if isinstance(method, SFedHP) and method.sparse and method.rho < tiny:
         least = up(max(method.eta * method.gamma_2, float(method.alpha) * method.gamma_1), 2)
         return f"Raise rho from {method.rho:g} to about {least}: below {tiny:.1e} it counts as zero in this precision."
+    if unseen := _unseen(simulation):
+        return unseen
     smooth = _curvature(simulation).smoothness
     limits = _limits(simulation, smooth)
     for name, value, limit in _above(simulation, limits):
@@ -39,11 +41,25 @@ def warnings_of(simulation: Simulation) -> list[str]:
     The bound that counts is that of the curvature before anything is learned: a softmax may become more curved later on, and
     need not. The limit that is told is that of L_f, below which a step is safe wherever a model goes.
     """
+    unseen = [told] if (told := _unseen(simulation)) else []
     spectrum = simulation.learner.spectrum
     if spectrum is not None and not _found(simulation, spectrum.start_above, spectrum.start_above):
-        return []  # even as curved as one look at the samples allows
+        return unseen  # even as curved as one look at the samples allows
     bent = _curvature(simulation)
-    return _found(simulation, bent.start, bent.smoothness)
+    return unseen + _found(simulation, bent.start, bent.smoothness)
+
+
+def _unseen(simulation: Simulation) -> str:
+    """Say what to set where a method with coins takes its constants from a first round that not all devices are in."""
+    method = simulation.algorithm
+    if not isinstance(method, CoinTree | AL2SGD) or method.smoothness != "auto":
+        return ""
+    if everybody(simulation) and not any(link.loss for link in simulation.links.values()):
+        return ""
+    return (
+        "smoothness = auto is what the devices that answer in the first round have, and not all do: a device with a more "
+        f"curved loss may make the run diverge later. Set smoothness={up(estimated(simulation)[0], 3)}, which fits all devices."
+    )
 
 
 def _found(simulation: Simulation, start: float, smooth: float) -> list[str]:

@@ -359,7 +359,7 @@ MEMORY: dict[int, Any] = {}
         ({"device": looks_across_rows}, ["(chunk-invariant)", "never look across rows"]),
         ({"device": writes}, ["(inputs-unchanged)", "Wrong.device wrote into what it was given", "w = w - step"]),
         ({"device": writes_state}, ["(inputs-unchanged)", "Wrong.device wrote into what it was given"]),
-        ({"server": needs_everybody}, ["(nobody-answers)", "Ask(otherwise=...)"]),
+        ({"server": needs_everybody}, ["(nobody-answers)", "otherwise=...)"]),
         ({"server": forgets}, ["breaks the contract"]),
         ({"device": device(lambda m: m)}, ["(deterministic)", "Wrong.device must return two things"]),
     ],

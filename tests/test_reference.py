@@ -18,6 +18,7 @@ from palmette.errors import BadInput
 from palmette.population import SOURCES
 from palmette.protocol.sentences import allowed, brief, letter, sentences, suggestion
 from palmette.protocol.settings import described
+from palmette.runs.config import EngineConfig, ModelConfig, RunConfig
 from palmette.task.models import MODELS
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
@@ -136,8 +137,8 @@ def test_errors_about_a_value_show_the_sentence_of_the_setting() -> None:
         algorithm("permfl", lam=-1)
     assert str(caught.value).endswith(f"not -1 ({brief(described(ALGORITHMS['permfl'])['lam'])})")
     done = palmette("run", "permfl", "--rounds", "0", "--set", "engine.dtype=float16", "--set", "model.l2=-1")
-    for part in ("not 0 (global rounds;", "not 'float16' (precision of models", "not -1 (weight decay:"):
-        assert part in done.stderr
+    for value, kind, name in ((0, RunConfig, "rounds"), ("float16", EngineConfig, "dtype"), (-1, ModelConfig, "l2")):
+        assert f"not {value!r} ({brief(sentences(kind)[name])})" in done.stderr
 
 
 # -- palmette list TOPIC NAME ------------------------------------------------------------------------------------------------

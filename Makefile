@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo
 
 setup: .venv/ready
 
@@ -41,6 +41,10 @@ prove-fuzz: .venv/ready
 
 prove-million: .venv/ready
 	.venv/bin/python proofs/million.py
+
+prove-demo: .venv/ready
+	.venv/bin/python proofs/demo.py choose
+	.venv/bin/python proofs/demo.py compare $$(mktemp -d)
 
 prove-sfedhp: .venv/ready
 	.venv/bin/python proofs/sfedhp.py runs/sfedhp dense none each both

@@ -93,7 +93,7 @@ def test_the_demo_explains_its_words_before_it_uses_them(demo: Shown) -> None:
     assert text.index("personal model") < text.index("team model") < text.index("global model") < table
     assert all(case.title in text[:table] for case in CASES)
     assert all(contestant.label in text[table:] for contestant in CONTESTANTS)
-    assert f"{STEPS} gradient steps on each device" in " ".join(text.split())
+    assert f"each device takes {STEPS} gradient steps" in " ".join(text.split())
     assert "dear" not in text
 
 

@@ -124,7 +124,7 @@ def test_the_verdict_calls_no_win_what_the_seeds_leave_open_and_says_who_sends_l
     flat = method("FedAvg", "fedavg", GM=[0.89, 0.93, 0.90])
     told = verdict(comparison(flat, PERMFL, NEAR))
     assert told.startswith("Best is the global model of FedAvg")
-    assert "the seeds do not show these to be worse: PerMFL PM, Teams alone TM." in told
+    assert "not clearly worse: PerMFL PM, Teams alone TM." in told
     assert "Of the best, PerMFL PM sends least to the server: 1.00 kB instead of 1.00 MB." in told
     assert "above" not in told
 
@@ -163,11 +163,13 @@ def test_what_was_sent_to_the_server_is_told_for_every_method_once() -> None:
     assert told.endswith("at most: FedAvg 1.00 MB, PerMFL 1.00 kB.")
 
 
-def test_a_difference_counts_when_it_is_larger_than_the_luck_of_the_seeds() -> None:
+def test_a_difference_counts_when_it_is_half_a_point_and_larger_than_the_luck_of_the_seeds() -> None:
     assert clearly_above([0.61, 0.72, 0.53], [0.60, 0.71, 0.52])
     assert not clearly_above([0.60, 0.71, 0.52], [0.61, 0.72, 0.53])
-    assert not clearly_above([0.70, 0.71, 0.519], [0.60, 0.61, 0.52])  # behind on one seed
-    assert not clearly_above([0.701, 0.61, 0.55], [0.70, 0.60, 0.50])  # too uneven
+    assert not clearly_above([0.604, 0.714, 0.524], [0.60, 0.71, 0.52])  # too small
+    assert not clearly_above([0.70, 0.71, 0.519], [0.60, 0.61, 0.52])  # too uneven
+    assert not clearly_above([0.62, 0.635, 0.61], [0.60, 0.60, 0.60])  # t = 3.0, where three seeds ask for 4.3
+    assert clearly_above([0.62, 0.635, 0.61] * 2, [0.60, 0.60, 0.60] * 2)  # six of them ask for 2.6
     assert not clearly_above([0.9], [0.1])  # one seed proves nothing
 
 

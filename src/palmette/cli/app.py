@@ -207,7 +207,7 @@ def demo(quiet: options.Quiet = False) -> None:
     [bold]Example:[/bold]  palmette demo
     """
     with one_line_errors():
-        typer.echo("Which method for which population? Eight methods learn on four small populations.")
+        typer.echo("Which method for which population? Eight methods learn on four small ones.")
         from palmette.cli.demo import run_demo
 
         run_demo(quiet=quiet)

@@ -96,7 +96,8 @@ def _print(screen: Console, comparisons: Sequence[Comparison], seeds: int) -> No
     spread = " ± standard deviation. " if spread_fits(comparisons, screen.width) else ". "
     note = f"Mean of {seeds} {'seed' if seeds == 1 else 'seeds'}{spread}"
     note += f"With every method each device takes {STEPS} gradient steps, fine-tuning counted. "
-    note += "* marks the best, and all that the seeds do not show to be worse.\n"
+    note += "* marks the best and all that are not clearly worse. Clearly worse is half a point or more, if it is also "
+    note += "more than chance explains (t-test over the seeds at 5 %).\n"
     screen.print(Text(note, style="dim"))
     for one in comparisons:
         screen.print(Text.assemble((f"{one.title.capitalize()}. ", "bold"), verdict(one)))

@@ -16,6 +16,7 @@ from palmette.protocol import ModelKind
 from palmette.runs import Result
 from palmette.runs.folder import LOG
 
+_SMALL = 0.005  # a smaller difference of accuracies is not called a win
 _BACKEND = re.compile(r"backend (\w+) \((.*)\)$", re.MULTILINE)
 
 
@@ -100,7 +101,7 @@ class Comparison:
 
     @property
     def level(self) -> list[Entry]:
-        """The best model and those that the seeds do not show to be worse, best first; it ends at the first that they do."""
+        """The best model and those that are not clearly worse, best first; the list ends at the first that is."""
         ranked = sorted(self.entries, key=lambda entry: -entry.mean)
         return list(takewhile(lambda entry: not clearly_above(ranked[0].values, entry.values), ranked))
 
@@ -144,11 +145,12 @@ def backend(result: Result) -> tuple[str, str] | None:
 
 
 def clearly_above(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether one is above another by more than the luck of the seeds explains.
+    """Whether one accuracy is above another by half a point at least, and by more than the luck of the seeds explains.
 
-    It is Student's one-sided test of the differences seed by seed, at 5 %. With a single seed nothing is clear.
+    The second is Student's test of the differences seed by seed, at 5 %. The first is needed because a few seeds may agree by
+    chance, and because so small a difference is no reason to choose a method. With a single seed nothing is clear.
     """
     gaps = np.array(one) - np.array(other)
-    if len(gaps) < 2:
+    if len(gaps) < 2 or gaps.mean() < _SMALL:
         return False
-    return bool(gaps.mean() > stdtrit(len(gaps) - 1, 0.95) * gaps.std(ddof=1) / np.sqrt(len(gaps)))
+    return bool(gaps.mean() > stdtrit(len(gaps) - 1, 0.975) * gaps.std(ddof=1) / np.sqrt(len(gaps)))

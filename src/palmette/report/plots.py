@@ -47,13 +47,13 @@ def plot_comparisons(comparisons: Sequence[Comparison], path: Path, title: str) 
         Line2D([], [], color=_colour(kind), marker=_MARKERS.get(kind, "D"), linestyle="", label=_words(kind))
         for kind in kinds
     ]
-    shapes.append(Patch(color=_BEST, alpha=0.35, label="the best, and what the seeds do not show to be worse"))
+    shapes.append(Patch(color=_BEST, alpha=0.35, label="the best, and all that are not clearly worse"))
     figure.legend(handles=shapes, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return save(figure, path, hint=f"; the runs are kept in {path.parent}")
 
 
 def _panel(axes: Any, comparison: Comparison) -> None:
-    """Draw one population; a shaded line is the best or not clearly behind it."""
+    """Draw one population; a shaded line is the best or not clearly worse."""
     level = comparison.level
     for line, entry in enumerate(comparison.entries):
         colour = _colour(entry.kind)

@@ -182,7 +182,7 @@ def spread_fits(comparisons: Sequence[Comparison], width: int) -> bool:
 
 
 def _cell(comparison: Comparison, line: int, *, spread: bool) -> Text:
-    """Write mean and spread of one model, with a star where no other is clearly better."""
+    """Write mean and spread of one model, with a star where none is clearly better."""
     entry = comparison.entries[line]
     text = f"{100 * entry.mean:.1f}" + (f"±{100 * entry.spread:.1f}" if spread else "")
     starred = entry in comparison.level

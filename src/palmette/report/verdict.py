@@ -11,18 +11,18 @@ _SAFE = 3  # models named as the safest
 
 
 def verdict(comparison: Comparison) -> str:
-    """Say which model did best on a population, which the seeds cannot tell from it, and why."""
+    """Say which model did best on a population, which are not clearly worse, and why."""
     best, *near = comparison.level
     text = f"Best {'is' if best.kind == 'GM' else 'are'} the {models(best.kind)} of {best.name}"
     text += f", with {percent(best.mean)} of the test samples right"
     if near:
-        text += f"; the seeds do not show these to be worse: {', '.join(_short(entry) for entry in near)}"
+        text += f"; not clearly worse: {', '.join(_short(entry) for entry in near)}"
     elif len(comparison.entries) > 1:
         second = max((entry for entry in comparison.entries if entry is not best), key=lambda entry: entry.mean)
         text += f", {points(best.mean - second.mean)} above {_short(second)}"
     text += f". {best.why}"
     least = min([best, *near], key=lambda entry: entry.sent)
-    if least.sent < best.sent:
+    if least.sent <= best.sent / 2:
         text += f" Of the best, {_short(least)} sends least to the server: {_sent(least)} instead of {_sent(best)}."
     return text
 

@@ -33,19 +33,21 @@ from rich.console import Console
 import palmette as pm
 from palmette.algorithms import ALGORITHMS
 from palmette.cli import configure as configuring
+from palmette.cli.keys import GROUPS, TOP, known_keys
 from palmette.errors import PalmetteError
 from palmette.population import PARTITIONS, SOURCES
 from palmette.report.tables import run_report
 from palmette.runs import Result, execute, make_config
 from palmette.task.models import MODELS
 
-SECONDS = 20.0  # for one case; a case that runs takes a tenth of one
+SECONDS = 60.0  # for one case; one that runs takes a tenth of a second, on a busy machine some seconds
 MEMORY = 20 << 30  # bytes of addresses: what asks for more fails instead of bringing the machine to a stop
 SMALL = {
     **{"local_steps": 1, "team_steps": 1, "tune_steps": 1, "iterations": 3, "passes": 1, "group_passes": 1},
     **{"tune_epochs": 0.1, "local_epochs": 0.1, "rates": [0.1]},
 }
 NAMES = ("a", "A", "[/bold]", "[red]", ":smile:", "ü 日本", "x" * 300, "a/b", "..", "a\nb", "\x1b[31m", "1", "nan")
+WHOLE = ("given", "versions", "server", "settings", "engine", "data", "participation")  # keys that hold others
 BAD_NAMES = ("\ud800", "", " ")
 MILD = (
     1,
@@ -263,11 +265,14 @@ def values(luck: random.Random) -> dict[str, Any]:
         one = luck.choice(fields(ALGORITHMS[method]))  # type: ignore[arg-type]
         made["settings"][one.name] = near(luck, one.default)
         return made
-    known = [key for key in configuring._known({**made, "algorithm": str(method)}) if key != "data.folder"]
-    for key in luck.sample(known, luck.choice([1, 1, 1, 2, 3])) + ([text(luck)] if luck.random() < 0.05 else []):
+    known = known_keys(method if method in ALGORITHMS else None, made["model"]["name"])
+    dotted = [*(key for key in known if key != "data.folder"), *WHOLE]
+    for key in luck.sample(dotted, luck.choice([1, 1, 1, 2, 3])) + ([text(luck)] if luck.random() < 0.05 else []):
         group, _, rest = key.rpartition(".") if "." in key else ("", "", key)
-        group = group or ("" if key in configuring._TOP else "settings")
+        group = group or ("" if key in (*TOP, *WHOLE) else "settings")
         place = made.setdefault(group, {}) if group else made
+        if not isinstance(place, dict):
+            continue
         place[rest] = luck.choice([*PARTITIONS, *SOURCES]) if luck.random() < 0.1 else wild(luck)
     return made
 
@@ -275,7 +280,7 @@ def values(luck: random.Random) -> dict[str, Any]:
 def flat(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys of a config."""
     for key, value in nested.items():
-        if isinstance(value, Mapping) and key in configuring._GROUPS:
+        if isinstance(value, Mapping) and key in GROUPS:
             yield from ((f"{key}.{inner}", part) for inner, part in value.items())
         else:
             yield key, value

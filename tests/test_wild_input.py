@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 import palmette as pm
 from palmette.algorithms import ALGORITHMS
 from palmette.cli.app import app
-from palmette.cli.progress import Bars, Lines
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner import Learner
 from palmette.population import Population, make_population
 from palmette.report.tables import run_report
 from palmette.runs import execute, make_config
+from palmette.runs.progress import Bars, Lines
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 from palmette.values import plain, rough, shown, size

@@ -92,7 +92,7 @@ def _drop_options_of_others(values: dict[str, Any], wanted: Mapping[str, Any], f
         known = {
             option
             for name in (data["partition"], data.get("of"))
-            if name in PARTITIONS
+            if isinstance(name, str) and name in PARTITIONS
             for option in option_names(name)
         }
         if others := [key for key in data if key in known]:
@@ -134,7 +134,7 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
     """Check what `make_config` leaves to later: names of data sets and models, and the keys of their options."""
     problems = []
     data, model = values.get("data", {}), values.get("model", {})
-    given = values.get("given", {})  # what was an object and has no name to know
+    given = objects if isinstance(objects := values.get("given"), dict) else {}  # these have no name to know
     if isinstance(data, dict) and "data" not in given:
         try:
             source_of(str(data.get("name", "digits")))

@@ -22,7 +22,8 @@ TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
 GROUPS = ("data", "model", "participation", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '
-    'such as 0.5 or "50%", a number, or "pass 5" for five at a time, each device once before any is asked again.',
+    'such as "50%" or 0.5, a number such as "5 devices" or 5, or "pass 5" for five at a time, each device once before any is '
+    "asked again.",
     "teams": "Participation of teams: the share or number of its teams that the server asks each time, written the same way.",
     "tier2": "Participation of the nodes of tier 2, on trees of four tiers and more.",
     "tier3": "Participation of the nodes of tier 3, on trees of five tiers and more.",

@@ -161,7 +161,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 def _text(value: Any) -> str:
     """Write a setting; 1 and 1.0 are the same."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53:
         return repr(float(value)).removesuffix(".0")
     text = value if isinstance(value, str) else json.dumps(value, default=described)
     return text if len(text) <= _SHORT else f"{text[:20]}... (hash {digest_of(text)[:16]})"

@@ -65,5 +65,5 @@ def test_an_inner_tier_of_one_child_has_its_parents_model_under_averaging() -> N
 
 def test_a_kind_that_was_not_made_is_refused_with_those_there_are(tmp_path: Path) -> None:
     result = execute(make_config({**DEEP, "tree": "2x3", "settings": {}, "rounds": 1}), tmp_path / "run")
-    with pytest.raises(BadInput, match="made no TM2; there is PM, TM, GM"):
+    with pytest.raises(BadInput, match="has no model of the kind TM2; it has PM, TM, GM"):
         result.names("TM2")

@@ -346,7 +346,7 @@ def test_synthetic_units_are_put_on_leaves_by_the_seed() -> None:
     ("message", "source", "settings"),
     [
         ("no data set 'digit'; did you mean 'digits'", "digit", {}),
-        ("synthetic comes by device and takes no partition", "synthetic", {"partition": "iid"}),
+        ("synthetic is made device by device and takes no partition", "synthetic", {"partition": "iid"}),
         ("no option 'alfa'; did you mean 'alpha'", "synthetic", {"alfa": 1.0}),
         ("no option 'devices'", "synthetic", {"devices": 3}),
         ("alpha = -1", "synthetic", {"alpha": -1}),
@@ -372,5 +372,5 @@ def test_a_pool_with_wrong_labels_is_refused() -> None:
         make_population(Pool(x, np.zeros(100), 3), tree=2)
     with pytest.raises(BadInput, match="one label per sample"):
         make_population(Pool(x, np.zeros((100, 2), dtype=int), 3), tree=2)
-    with pytest.raises(BadInput, match="has 2 units for 3 devices"):
+    with pytest.raises(BadInput, match="has the samples of 2 devices, but tree = 3 has 3"):
         make_population(Pool(x, np.zeros(100, dtype=int), 3, start=np.array([0, 50, 100])), tree=3)

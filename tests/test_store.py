@@ -74,7 +74,7 @@ def test_what_is_read_is_a_copy(folder: Path | None) -> None:
 
 
 def test_a_program_that_keeps_other_rows_than_it_declared_is_refused(folder: Path | None) -> None:
-    with pytest.raises(ProtocolError, match=r"declared \['control', 'model'\]"):
+    with pytest.raises(ProtocolError, match=r"declares \['control', 'model'\]"):
         Store(SIZE, INITIAL, folder).write(torch.arange(1), {"model": torch.zeros(1, 3)}, 0)
 
 

@@ -236,7 +236,7 @@ def test_a_network_is_never_taken_for_convex_whatever_its_l2() -> None:
 
 def test_settings_beyond_all_numbers_are_refused() -> None:
     for extreme in ({"smoothness": 1e308}, {"smoothness": 1e-300}):
-        with pytest.raises(BadInput, match=r"so large or so small|pulls are so large"):
+        with pytest.raises(BadInput, match=r"so large or so small|lam and gamma are so large"):
             check(prepared(algorithm("al2sgd", **extreme)))
 
 

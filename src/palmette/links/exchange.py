@@ -256,8 +256,8 @@ class _Reduction:
             if len(waiting) and (self._ask.message is not None or values):
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
                 raise ProtocolError(
-                    f"nobody answered {name!r} in round {self._node.round}, and its program does not say what to take then: "
-                    "write Ask(..., otherwise=...)"
+                    f"nobody answered {name!r} in round {self._node.round}, and its program does not say what to take "
+                    "otherwise: write Ask(..., otherwise=...)"
                 )
             return values
         rows = given if isinstance(given, Mapping) else {"": given}

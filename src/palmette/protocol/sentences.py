@@ -104,7 +104,7 @@ def allowed(annotation: Any) -> str:
 def _either(told: Sequence[str]) -> str:
     """Join alternatives by ``or``; a list or a table of what is an alternative itself is said in short."""
     short = {f"{_LIST}: {one}": f"{_LIST} these" for one in told} | {f"{_TABLE}: {one}": _TABLE for one in told}
-    return " or ".join(short.get(one, one) for one in told)
+    return " or ".join(dict.fromkeys(short.get(one, one) for one in told))
 
 
 def _limited(kind: Any, limits: Sequence[Any]) -> str:

@@ -118,7 +118,7 @@ def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor]) -> No
     tiers, rounds = ledger[:, 1], ledger[:, 0]
     top = simulation.population.tree.top
     if bool((ledger < 0).any() or (tiers < 1).any() or (tiers > top).any() or (rounds >= done).any()):
-        raise BadInput("its record of traffic does not fit this tree and number of rounds")
+        raise BadInput("its ledger, the record of traffic, does not fit this tree and number of rounds")
     for tier, store in enumerate(simulation.stores):
         last = tensors[f"last/{tier}"]
         if bool((last < -1).any() or (last >= done).any() or (tensors[f"turn/{tier}"] < 0).any()):

@@ -105,7 +105,7 @@ def models_table(result: Result) -> Table:
     metric = result.lead
     table = _table(f"test {metric}")
     for name in ("last", "best", "in round", "mean of devices", "worst tenth"):
-        table.add_column(name, justify="right", min_width=max(map(len, name.split())))
+        table.add_column(name, justify="right", min_width=5)
     for kind in result.kinds:
         best, round_ = result.best(kind, metric)
         table.add_row(
@@ -258,6 +258,6 @@ def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _table(title: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column(Text(title), no_wrap=True)  # a text, because names of metrics and algorithms may hold brackets
     return table

@@ -10,7 +10,7 @@ from palmette.runs.wording import name as name
 from palmette.runs.wording import number as number
 from palmette.runs.wording import outline as outline
 
-_MODEL_WORDS = {"PM": "device's own model", "TM": "team's model", "GM": "global model"}
+_MODEL_WORDS = {"PM": "device's own", "TM": "team's", "GM": "global"}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 

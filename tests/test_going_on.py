@@ -133,12 +133,50 @@ def test_another_run_is_not_taken_for_this_one() -> None:
     first = pm.run("permfl", population, settings={"alpha": 0.3}, **again)
     assert pm.run("permfl", population, settings={"alpha": 0.3}, **again).summary() == first.summary()
     for change, words in (
-        ({"settings": {"alpha": 0.2}}, r"settings.alpha is 0.3 there and 0.2 here; choose another folder or exist"),
-        ({"settings": {"alpha": 0.3}, "rounds": 2}, r"rounds is 1 there and 2 here.*palmette resume one --rounds"),
+        (
+            {"settings": {"alpha": 0.2}},
+            r"differs: the setting alpha \(was 0.3, is 0.2\)\. Choose another folder or exist",
+        ),
+        ({"settings": {"alpha": 0.3}, "rounds": 2}, r"rounds \(was 1, is 2\).*palmette resume one --rounds"),
         ({"settings": {"alpha": 0.3}, "population": pm.make_population("digits", tree="2x2", seed=1)}, "data.seed"),
     ):
         with pytest.raises(pm.BadInput, match=words):
             pm.run(**{"algorithm": "permfl", "population": population, **again, **change})
+
+
+def test_where_rows_lie_and_whether_the_state_is_kept_make_no_other_run() -> None:
+    config = {**DIGITS, "engine": {"store": "disk"}}
+    execute(make_config(config), "whole")
+    with pytest.raises(pm.runs.Interrupted):
+        execute(make_config(config), "cut", observer=Stopper(99))
+    other = make_config({**DIGITS, "engine": {"store": "memory", "keep_state": False}})
+    on = execute(other, "cut", exist="resume")
+    assert everything("cut")[METRICS] == everything("whole")[METRICS]
+    assert (on.config.engine.store, on.config.engine.keep_state) == ("memory", False)
+    assert not Path("cut", STATE).exists()
+    with pytest.warns(UserWarning, match=r"finished and only read: engine.keep_state = True changes nothing"):
+        assert execute(make_config(config), "cut", exist="resume").summary() == on.summary()
+
+
+@pytest.mark.parametrize("exist", ["fail", "overwrite", "resume"])
+def test_a_folder_whose_run_never_began_is_like_a_new_one(exist: Any) -> None:
+    config = make_config({**DIGITS, "rounds": 1})
+    text = config.to_toml()
+    Path("cut").mkdir()
+    Path("cut", CONFIG).write_text(text[: len(text) // 2] + "[")
+    assert execute(config, "cut", exist=exist).finished
+
+
+def test_rounds_and_a_population_of_another_kind_are_refused_with_a_sentence() -> None:
+    execute(make_config({**DIGITS, "rounds": 1}), "one")
+    for rounds in ("9", 1.5, True, 0):
+        with pytest.raises(pm.BadInput, match=rf"rounds = {rounds!r} must be a whole number of at least 1"):
+            pm.resume("one", rounds=rounds)  # type: ignore[arg-type]
+    for population in (([1.0], [0]), "digits", None):
+        with pytest.raises(pm.BadInput, match=r"not a population; make one with pm\.Population\.from_arrays"):
+            pm.run("permfl", population)  # type: ignore[arg-type]
+    with pytest.raises(pm.BadInput, match="is a list, not a population"):
+        pm.rerun("one", population=[])  # type: ignore[arg-type]
 
 
 def test_exist_is_an_option_and_needs_a_folder() -> None:

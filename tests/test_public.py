@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import palmette
 
@@ -34,3 +38,24 @@ def test_python_dash_m_is_the_command_line() -> None:
 def test_importing_palmette_does_not_wait_for_torch() -> None:
     code = "import sys, palmette; assert 'torch' not in sys.modules; palmette.Tree; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_submodule_hides_a_name_of_its_package() -> None:
+    found = [
+        module for module in pkgutil.walk_packages(palmette.__path__, "palmette.") if "__main__" not in module.name
+    ]
+    packages = [palmette, *(importlib.import_module(module.name) for module in found if module.ispkg)]
+    for module in found:
+        importlib.import_module(module.name)  # which binds it in its package, over what was there
+    checked = 0
+    for package in packages:
+        for node in ast.walk(ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("palmette"):
+                source = importlib.import_module(str(node.module))
+                for name in node.names:
+                    there = getattr(package, name.asname or name.name)
+                    assert there is getattr(source, name.name), f"{package.__name__}.{name.name}"
+                    checked += 1
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.col_offset == 0:
+                assert not isinstance(getattr(package, node.name), ModuleType), f"{package.__name__}.{node.name}"
+    assert checked > 50

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,6 +200,158 @@ def test_code_is_told_apart_by_its_text_and_the_values_it_carries() -> None:
     ]
     assert all(described(one) == described(two) for one, two in same)
     assert [described(one) != described(two) for one, two in other] == [True] * len(other)
+
+
+OUTSIDE = """
+import logging
+import math
+import torch
+from torch import nn
+
+factor, helper_factor = {value}, {value}
+weight = torch.ones(3) * {value}
+table = {{"k": [{value}]}}
+log = logging.getLogger("mine")
+
+class Holder:
+    def __init__(self):
+        self.inner = [{value}]
+
+class Settings:
+    rate = factor
+
+holder = Holder()
+
+def helper(x):
+    return log and x * helper_factor
+
+def reads_number(output, target): return output * factor
+def reads_tensor(output, target): return output * weight
+def reads_table(output, target): return math.exp(output * table["k"][0])
+def reads_object(output, target): return output * holder.inner[0]
+def reads_class(output, target): return output * Settings.rate
+def reads_in_a_nested_function(output, target): return [(lambda x: x * weight)(x) for x in output]
+def reads_in_a_helper(output, target): return round_about(helper(output))
+def round_about(output): return output if output is not None else reads_in_a_helper(output, 0)
+
+class Reader(nn.Module):
+    def forward(self, x): return x * factor
+
+class Property:
+    @property
+    def rate(self): return weight
+    def __call__(self, output, target): return output * self.rate
+
+made = [Reader(), Property()]
+"""
+READERS = [
+    "reads_number",
+    "reads_tensor",
+    "reads_table",
+    "reads_object",
+    "reads_class",
+    "reads_in_a_nested_function",
+    "reads_in_a_helper",
+    "Reader",
+    "Property",
+    "made",
+]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_what_code_reads_from_outside_is_a_part_of_it(name: str) -> None:
+    spaces: list[dict[str, Any]] = [{"__name__": "mine"} for _ in range(3)]
+    for space, value in zip(spaces, (1.0, 1.0, 5.0), strict=True):
+        exec(OUTSIDE.format(value=value), space)
+    one, same, other = (described(space[name]) for space in spaces)
+    assert one == same
+    assert one != other
+
+
+def test_what_code_reads_is_the_same_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OUTSIDE.format(value=1.0))
+    (tmp_path / "through.py").write_text("import mine\ndef loss(output, target): return output * mine.factor\n")
+    code = (
+        "import sys, mine, through; from palmette.runs.digests import described; mine.factor = float(sys.argv[1]); "
+        f"print([described(vars(mine)[name]) for name in {READERS!r}]); print([described(through.loss)])"
+    )
+    texts = []
+    for value, seed in (("1", "1"), ("1", "2"), ("2", "1")):
+        places = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code, value],
+            env={**os.environ, **places},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        texts.append(done.stdout)
+    assert texts[0] == texts[1]
+    assert texts[0].splitlines()[1] != texts[2].splitlines()[1]  # a value of a module of the user's
+
+
+class Private(Net):
+    def __init__(self, k: float) -> None:
+        super().__init__()
+        self._k = k
+
+
+class Slotted:
+    __slots__ = ("__hidden", "unset", "weight")
+
+    def __init__(self, weight: float, hidden: float = 0.0) -> None:
+        self.weight, self.__hidden = weight, hidden
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        return output * self.weight + self.__hidden
+
+
+class Listed(list[float]):
+    rate = 1.0
+
+
+def hooked(factor: float) -> Net:
+    module = net()
+    module.layer.register_forward_hook(lambda layer, given, output: factor * output)
+    return module
+
+
+def with_rate(rate: float) -> Listed:
+    made = Listed([1.0])
+    made.rate = rate
+    return made
+
+
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (Private(1.0), Private(1.0), Private(2.0)),
+        (hooked(1.0), hooked(1.0), hooked(2.0)),
+        (hooked(1.0), hooked(1.0), net()),
+        (Slotted(1.0), Slotted(1.0), Slotted(2.0)),
+        (Slotted(1.0, 1.0), Slotted(1.0, 1.0), Slotted(1.0, 2.0)),
+        (with_rate(1.0), with_rate(1.0), with_rate(2.0)),
+        (np.array([{"k": 1}]), np.array([{"k": 1}]), np.array([{"k": 2}])),
+        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), torch.eye(3).to_sparse()),
+        ({"text": "a" * 10_000}, {"text": "a" * 10_000}, {"text": "a" * 9_999 + "b"}),
+        (nn.LSTM(2, 2), nn.LSTM(2, 2), nn.LSTM(2, 2, bias=False)),
+    ],
+)
+def test_objects_are_told_apart_by_all_they_hold(one: Any, same: Any, other: Any) -> None:
+    assert described(one) == described(same)
+    assert described(one) != described(other)
+
+
+def test_circles_and_shared_and_deep_objects_come_to_an_end() -> None:
+    circle: list[Any] = [1]
+    circle.append(circle)
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    shared: list[Any] = [1]
+    for _ in range(60):
+        shared = [shared, shared]  # written out, 2 ** 60 ones
+    assert all(len(described(value)) < 5_000 for value in (circle, deep, shared))
 
 
 def test_a_changed_config_file_is_refused_with_the_setting(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
-from palmette.runs import objects
+from palmette.runs import fingerprint, objects
 from palmette.runs.config import EngineConfig, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
@@ -37,6 +36,7 @@ from palmette.runs.verify import Verification as Verification
 from palmette.runs.verify import verify as verify
 from palmette.task import Task, make_task
 from palmette.values import path as checked_path
+from palmette.values import shown, whole
 
 Exist = Literal["fail", "overwrite", "resume"]
 """What to do with a run's folder that is there already."""
@@ -91,8 +91,8 @@ def run(
         raise BadInput(
             "settings= is for an algorithm given by name; this one is an object, which already has its settings"
         )
+    tree = _check_population(population).tree
     task = model if isinstance(model, Task) else _task(model, population, seed)
-    tree = population.tree
     values: dict[str, Any] = {
         "algorithm": algorithm.name if isinstance(algorithm, Algorithm) else algorithm,
         "settings": ({} if settings is None else settings) if method is None else dataclasses.asdict(method),  # type: ignore[call-overload]
@@ -171,9 +171,11 @@ def execute(
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
         _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made
-        if exist == "resume" and (path / CONFIG).exists():
+        # What was ended before it began is like a new folder, whatever is to be done with a run.
+        used = (path / CONFIG).exists() and not Folder(path).unbegun
+        if exist == "resume" and used:
             return _same(simulation, resolved, Folder.open(path), observer)
-        folder = _cleared(path) if exist == "overwrite" and (path / CONFIG).exists() else Folder.create(path)
+        folder = _cleared(path) if exist == "overwrite" and used else Folder.create(path)
         return _work(simulation, resolved, folder, observer)
 
 
@@ -203,6 +205,7 @@ def resume(
         progress: Whether to show progress, as in `run`.
         observer: An object that is told of every round.
     """
+    rounds = None if rounds is None else whole("rounds", rounds, 1)
     files = Folder.open(Path(folder))
     config = make_config(read_config(files.path / CONFIG))
     if rounds is not None and rounds != config.rounds:
@@ -244,31 +247,24 @@ def _longer(files: Folder, config: RunConfig, rounds: int) -> RunConfig:
 def _same(simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> Result:
     """Go on with the run in a folder if it is this one; read it when it is finished."""
     kept = make_config(read_config(folder.path / CONFIG))
-    differences = _differences(_written(kept), _written(config))
-    if differences:
-        where, there, here = differences[0]
-        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-        longer = f"; give it more rounds with 'palmette resume {folder.path} --rounds'" if where == "rounds" else ""
+    differ = fingerprint.kept_in(folder).differences(fingerprint.fingerprint(simulation, config))
+    longer = "" if differ else f"; give it more rounds with 'palmette resume {folder.path} --rounds'"
+    if kept.rounds != config.rounds:
+        differ.append(f"rounds (was {kept.rounds}, is {config.rounds})")
+    if differ:
         raise BadInput(
-            f"{folder.path} holds another run: {where} is {there!r} there and {here!r} here{more}; choose another folder or "
+            f"{folder.path} holds another run; what differs: {'; '.join(differ)}. Choose another folder or "
             f"exist = 'overwrite'{longer}"
         )
-    return Result(folder.path) if folder.finished else _work(simulation, kept, folder, observer)
-
-
-def _written(config: RunConfig) -> dict[str, Any]:
-    """Return a config as its file has it, but for the versions."""
-    return tomllib.loads(config.model_copy(update={"versions": {}}).to_toml())
-
-
-def _differences(one: Any, other: Any, where: str = "") -> list[tuple[str, Any, Any]]:
-    """Return where two configs differ, with both values."""
-    if not (isinstance(one, dict) and isinstance(other, dict)):
-        return [] if one == other else [(where, one, other)]
-    found = []
-    for key in [*one, *(key for key in other if key not in one)]:
-        found += _differences(one.get(key), other.get(key), f"{where}.{key}" if where else str(key))
-    return found
+    if not folder.finished:
+        return _work(simulation, config.model_copy(update={"versions": kept.versions}), folder, observer)
+    if kept.engine.keep_state != config.engine.keep_state:
+        warnings.warn(
+            f"the run in {folder.path} is finished and only read: engine.keep_state = {config.engine.keep_state} changes "
+            "nothing there",
+            stacklevel=4,
+        )
+    return Result(folder.path)
 
 
 def _cleared(path: Path) -> Folder:
@@ -327,6 +323,16 @@ def _check_keywords(algorithm: str | Algorithm, given: Mapping[str, Any]) -> Non
         raise BadInput(f"pm.run has no keyword {word!r}{suggestion(word, known)}")
 
 
+def _check_population(population: Any) -> Population:
+    """Return a population, or refuse what is none."""
+    if not isinstance(population, Population):
+        raise BadInput(
+            f"population = {shown(population)} is a {type(population).__name__}, not a population; make one with "
+            "pm.Population.from_arrays(x, y, device=...) or pm.make_population(name)"
+        )
+    return population
+
+
 def _task(model: str | nn.Module, population: Population, seed: int = 0) -> Task:
     if isinstance(model, type):
         raise BadInput(f"model is the class {model.__name__}; give one made from it: {model.__name__}(...)")
@@ -343,7 +349,7 @@ def _simulation(
     threads: int | None,
     path: Path,
 ) -> Simulation:
-    people = population or config.population()
+    people = config.population() if population is None else _check_population(population)
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed)

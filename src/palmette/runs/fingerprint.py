@@ -99,12 +99,17 @@ def fingerprint(simulation: Simulation, config: RunConfig) -> Fingerprint:
     return Fingerprint(parts, _settings(simulation, config), environment())
 
 
+def kept_in(folder: Folder) -> Fingerprint:
+    """Return what the run in a folder began with."""
+    kept = folder.read_sealed(IDENTITY)
+    return Fingerprint(**{name: kept[name] for name in ("parts", "settings", "environment")})
+
+
 def recognised(folder: Folder, mine: Fingerprint) -> Fingerprint:
     """Return what the run in a folder began with; another run is refused, and another environment said aloud."""
     if not folder.has(IDENTITY):
         return mine
-    kept = folder.read_sealed(IDENTITY)
-    began = Fingerprint(**{name: kept[name] for name in ("parts", "settings", "environment")})
+    began = kept_in(folder)
     if differ := began.differences(mine):
         raise BadInput(
             f"this is not the run that was stopped in {folder.path}; what differs: {'; '.join(differ)}. Give what it began "

@@ -25,6 +25,14 @@ MODELS = torch.arange(6 * WIDTH, dtype=torch.float64).reshape(6, WIDTH) ** 2
 MESSAGE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 
 
+NAN = float("nan")
+
+
+def weighing(weight: float) -> Tensor:
+    """Return weights of the six devices, one of them as told."""
+    return torch.tensor([1.0, 1.0, 1.0, 1.0, weight, 1.0])
+
+
 def flags(*values: int) -> Tensor:
     return torch.tensor(values, dtype=torch.bool)
 
@@ -83,12 +91,12 @@ def test_mean_is_the_plain_mean_of_each_nodes_children(chunk: int) -> None:
     assert replies.present.tolist() == [True, True, True]
 
 
-@pytest.mark.parametrize("how", ["samples", "weights", "weights over samples"])
+@pytest.mark.parametrize("how", ["samples", "weights"])
 @pytest.mark.parametrize("chunk", [1, 2, 6])
 def test_samples_and_weights_make_a_weighted_mean(how: str, chunk: int) -> None:
     weights = SAMPLES[0] if how == "samples" else torch.tensor([1.0, 0.0, 2.0, 2.0, 4.0, 0.5])
     stand = Stand(Wire(chunk=chunk))
-    replies = stand.ask(reduce="mean" if how == "weights" else "samples", weights=None if how == "samples" else weights)
+    replies = stand.ask(reduce="mean" if how == "weights" else how, weights=None if how == "samples" else weights)
     for team, children in enumerate((slice(0, 2), slice(2, 5), slice(5, 6))):
         expected = np.average(MODELS[children], axis=0, weights=weights[children])
         np.testing.assert_allclose(replies.rows[team], expected, rtol=1e-14)
@@ -383,6 +391,18 @@ def test_replies_of_children_that_all_weigh_nothing_are_no_answer() -> None:
     torch.testing.assert_close(replies.rows[1], MODELS[2:5].mean(0))
 
 
+def test_weights_that_are_all_nothing_are_named_where_nobody_says_otherwise() -> None:
+    weights = torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0, 1.0])
+    with pytest.raises(ProtocolError, match=r"all children that answered 'team-1' .* weight 0 in Ask\(weights=...\)"):
+        Stand().ask(weights=weights)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_otherwise_of_another_width_is_refused(width: int) -> None:
+    with pytest.raises(ProtocolError, match=rf"Ask\(otherwise=...\) has shape \(3, {width}\) for .* has \(3, 3\)"):
+        Stand(link=lose(5)).ask(otherwise=torch.zeros(3, width))
+
+
 @pytest.mark.parametrize("loss", [-0.1, 1.0, float("nan")])
 def test_a_loss_that_is_no_chance_is_refused(loss: float) -> None:
     with pytest.raises(BadInput, match=f"loss must be at least 0 and below 1, not {loss}"):
@@ -451,12 +471,33 @@ def test_work_without_message_asks_nothing_of_nobody() -> None:
         (PerChild(MESSAGE), {}, r"message '' must have 6 rows, not shape \(3, 2\)"),
         ({"x": MESSAGE, "c": MESSAGE[:1]}, {}, r"message 'c' must have 3 rows, not shape \(1, 2\)"),
         ({"c": PerChild(MESSAGE)}, {}, r"message 'c' must have 6 rows"),
-        (MESSAGE, {"to": flags(1, 0)}, r"to must have shape \(3,\), not \(2,\)"),
-        (MESSAGE, {"only": flags(1, 0, 1)}, r"only must have shape \(6,\), not \(3,\)"),
-        (MESSAGE, {"weights": torch.ones(3)}, r"weights must have shape \(6,\), not \(3,\)"),
-        (MESSAGE, {"weights": torch.ones(6, 1)}, r"weights must have shape \(6,\), not \(6, 1\)"),
-        (MESSAGE, {"to": torch.tensor([1, 0, 1])}, "to must be bool"),
-        (MESSAGE, {"only": torch.ones(6)}, "only must be bool"),
+        (
+            MESSAGE,
+            {"to": flags(1, 0)},
+            r"Ask\(to=...\) must have shape \(3,\), one value per asking node; it has \(2,\)",
+        ),
+        (
+            MESSAGE,
+            {"only": flags(1, 0, 1)},
+            r"Ask\(only=...\) must have shape \(6,\), one value per child.*it has \(3,\)",
+        ),
+        (MESSAGE, {"weights": torch.ones(3)}, r"Ask\(weights=...\) must have shape \(6,\), .*it has \(3,\)"),
+        (MESSAGE, {"weights": torch.ones(6, 1)}, r"Ask\(weights=...\) must have shape \(6,\), .*it has \(6, 1\)"),
+        (MESSAGE, {"to": torch.tensor([1, 0, 1])}, r"Ask\(to=...\) must be bool"),
+        (MESSAGE, {"only": torch.ones(6)}, r"Ask\(only=...\) must be bool"),
+        (MESSAGE, {"to": [True] * 3}, r"Ask\(to=...\) must be a tensor of 3 bool, not list: write torch.tensor"),
+        (MESSAGE, {"only": np.ones(6, bool)}, r"Ask\(only=...\) must be a tensor of 6 bool, not ndarray"),
+        (MESSAGE, {"weights": [1.0] * 6}, r"Ask\(weights=...\) must be a tensor of 6 numbers, not list"),
+        (MESSAGE, {"weights": weighing(NAN)}, r"Ask\(weights=...\) has nan for 'device-4': weights must be finite"),
+        (MESSAGE, {"weights": weighing(-1.0)}, r"Ask\(weights=...\) has -1.0 for 'device-4': .*at least 0"),
+        (MESSAGE, {"weights": weighing(float("inf"))}, r"Ask\(weights=...\) has inf for 'device-4'"),
+        (MESSAGE, {"weights": torch.ones(6) * 1j}, r"Ask\(weights=...\) has complex numbers"),
+        (MESSAGE, {"otherwise": MODELS}, r"Ask\(otherwise=...\) must be rows, one per asking node \(3\).* \(6, 3\)"),
+        (MESSAGE, {"otherwise": torch.tensor(0.0)}, r"Ask\(otherwise=...\) must be rows.*it is shape \(\)"),
+        (MESSAGE, {"otherwise": "x"}, r"Ask\(otherwise=...\) must be rows.*it is str"),
+        (MESSAGE, {"otherwise": {"x": 0.0}}, r"Ask\(otherwise=...\) must be rows.*its 'x' is float"),
+        (MESSAGE, {"otherwise": {1: MESSAGE}}, r"Ask\(otherwise=...\) .*mapping of names.*its 1 is"),
+        ({1: MESSAGE}, {}, r'the message has the key 1; names are text, as in \{"model": rows\}'),
         ({"x": [1.0, 2.0, 3.0]}, {}, "message 'x'"),
         ({"x": {"y": MESSAGE}}, {}, "message 'x'"),
         ("go", {}, "message ''"),
@@ -560,3 +601,13 @@ def test_an_unknown_reduction_is_refused_at_once_with_the_words_there_are(reduce
 def test_weights_that_a_stack_would_ignore_are_refused() -> None:
     with pytest.raises(ProtocolError, match="a stack of replies has no weights"):
         Ask(MESSAGE, reduce="stack", weights=torch.ones(6))
+
+
+def test_weights_that_would_take_the_place_of_samples_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="weighted by one of the two"):
+        Ask(MESSAGE, reduce="samples", weights=torch.ones(6))
+
+
+def test_otherwise_that_a_stack_would_ignore_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="none to fill"):
+        Ask(MESSAGE, reduce="stack", otherwise=MESSAGE)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import palmette as pm
 from palmette.algorithms import kind_of
 from palmette.cli.app import app
+from palmette.cli.reference import entry
 from palmette.engines.separate import run_separately
 from palmette.errors import ProtocolError
 from palmette.protocol.definition import check_kind
@@ -85,7 +86,7 @@ def refused(method: Any, kind: type[Exception] = ProtocolError, tree: Any = (3, 
 def test_the_right_one_runs_and_keeps_the_contract() -> None:
     report = contract(Mine())
     assert set(report.checks) == set(CHECKS)
-    assert str(report).startswith("mine keeps the contract (11 checks in ")
+    assert str(report).startswith("mine keeps the contract (12 checks in ")
     assert "  deterministic: The same seed gives the same bits." in str(report)
 
 
@@ -128,6 +129,10 @@ def test_the_right_one_runs_and_keeps_the_contract() -> None:
             ["Wrong.device returned", "as a reply", "one per node of the stack"],
         ),
         ({"device": device(lambda m: (3.0, {"model": m}))}, ["Wrong.device returned float 3.0 as a reply"]),
+        (
+            {"device": device(lambda m: ({1: m}, {"model": m}))},
+            ["Wrong.device replied with the key 1", "names are text"],
+        ),
         ({"device": device(lambda m: ({"a": "b"}, {"model": m}))}, ["Wrong.device", "str 'b' as the reply 'a'"]),
         ({"team": generator(lambda rows: (rows.mean(), {"model": rows}))}, ["Wrong.team returned", "as a reply"]),
         (
@@ -256,7 +261,7 @@ class NoBatch(pm.Algorithm):
         (Forgot(), ["Forgot has the setting 'mu' and is not decorated", "@pm.settings"]),
         (Untyped(), ["Untyped gives the setting 'lr' a new default without its type", "`lr: TYPE = 0.5`"]),
         (changed(name=""), ["Wrong has no name", "name: ClassVar[str]"]),
-        (changed(paper=None), ["Wrong has no paper", "paper: ClassVar[str]"]),
+        (changed(paper=None), ["Wrong has the paper None", "paper: ClassVar[str]"]),
         (changed(name="my method/2"), ["Wrong is named 'my method/2'", "letters"]),
         (
             changed(device=lambda self, node, w: w),
@@ -327,6 +332,17 @@ def looks_across_rows(self: Any, node: Any, message: Any, state: Any) -> Any:
     return theta, {"model": theta.mean(0, keepdim=True).expand_as(theta)}
 
 
+def looks_at_positions(self: Any, node: Any, message: Any, state: Any) -> Any:
+    theta = node.descend(message, steps=2, lr=0.1) + 0.01 * torch.sin(node.ids.to(message))[:, None]
+    return theta, {"model": theta}
+
+
+def odd_ones_out(self: Any, node: Any, message: Any, state: Any) -> Any:
+    replies = yield pm.Ask(message, otherwise=message)
+    rows = replies.rows + 0.01 * (node.ids % 2)[:, None]
+    return rows, {"model": rows}
+
+
 def writes(self: Any, node: Any, message: Any, state: Any) -> Any:
     message -= 0.1
     return message, {"model": message}
@@ -357,13 +373,15 @@ MEMORY: dict[int, Any] = {}
     [
         ({"device": numbers_of_its_own}, ["(deterministic)", "same seed differ", "node.uniform"]),
         ({"device": looks_across_rows}, ["(chunk-invariant)", "never look across rows"]),
+        ({"device": looks_at_positions}, ["(stable-nodes)", "order in which nodes are listed", "node.addresses"]),
+        ({"team": odd_ones_out}, ["(stable-nodes)", "never make numbers from node.ids"]),
         ({"device": writes}, ["(inputs-unchanged)", "Wrong.device wrote into what it was given", "w = w - step"]),
         ({"device": writes_state}, ["(inputs-unchanged)", "Wrong.device wrote into what it was given"]),
         ({"server": needs_everybody}, ["(nobody-answers)", "otherwise=...)"]),
         ({"server": forgets}, ["breaks the contract"]),
         ({"device": device(lambda m: m)}, ["(deterministic)", "Wrong.device must return two things"]),
     ],
-    ids=["random", "across", "writes", "writes-state", "otherwise", "memory", "rows-only"],
+    ids=["random", "across", "positions", "odd", "writes", "writes-state", "otherwise", "memory", "rows-only"],
 )
 def test_the_contract_names_what_is_broken_and_the_fix(members: dict[str, Any], told: list[str]) -> None:
     with pytest.raises(ContractBroken) as caught:
@@ -407,7 +425,6 @@ class Mine(pm.Algorithm):
         lr: Learning rate of the devices (eta in the paper).
     '''
     name: ClassVar[str] = "imported"
-    paper: ClassVar[str] = "a test"
     flat: ClassVar[bool] = True
     lr: float = 0.1
     batch_size: int = 5
@@ -453,6 +470,7 @@ def test_an_algorithm_by_import_path_runs_from_the_command_line_and_its_config_r
     assert (folder / "global.safetensors").read_bytes() == Path("two/global.safetensors").read_bytes()
     more = command("resume", "two", "--rounds", "2", "--json")
     assert more.exit_code == 0, more.stderr
+    assert "paper" not in entry("algorithms", path)  # it names none, and an empty line tells nothing
     listed = command("list", "algorithms", path)
     assert "Learning rate of the devices (eta in the paper)." in " ".join(listed.stdout.split())
     assert command("show", "two").exit_code == 0

@@ -40,7 +40,7 @@ def _algorithm(name: str) -> dict[str, Any]:
     kind = kind_of(name)
     return {
         "summary": _first_line(kind),
-        "paper": kind.paper,
+        **({"paper": kind.paper} if kind.paper else {}),
         "flat": kind.flat,
         "tiers": kind.tiers,
         "settings": [key.as_dict() for key in settings_of(name)],

@@ -129,6 +129,8 @@ def _checked(method: Algorithm, word: str, answer: Any, node: Node, declared: St
         )
     reply, state = answer
     for name, value in reply.items() if isinstance(reply, Mapping) else [("", reply)]:
+        if not isinstance(name, str):
+            raise ProtocolError(f'{who} replied with the key {name!r}; names are text, as in {{"model": rows}}')
         rows = value.rows if isinstance(value, Sparse) else value
         if rows is None and not name:
             continue

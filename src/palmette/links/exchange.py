@@ -136,6 +136,7 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     """Carry out one ask of the nodes of a stack and reduce what comes back."""
     children, parents = node.child_ids, node.child_parents
     _check(node, ask, children.shape[0])
+    weights = _weights(node, ask)
     asking = None if ask.to is None else ask.to.cpu()
     number, turn = counters.next(node.ids, asking)
     asked = there = node.child_places
@@ -144,7 +145,7 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     if link.loss or link.absences is not None:
         there = asked[~link.lost(node, number[parents[asked]], asked)]
     here, ids = (parents, children) if there is node.child_places else (parents[there], children[there])
-    reduction = _Reduction(node, ask, asked, there)
+    reduction = _Reduction(node, ask, weights, asked, there)
     if ids.shape[0]:
         exchanges = torch.from_numpy(number.numpy()[here.numpy()])
         for positions, reply in transport(Parcel(ids, exchanges, ask.message, here, there)):
@@ -179,18 +180,55 @@ def _check(node: Node, ask: Ask, children: int) -> None:
         ("only", ask.only, children),
         ("weights", ask.weights, children),
     ):
-        if value is not None and value.shape != (size,):
-            raise ProtocolError(f"{what} must have shape ({size},), not {tuple(value.shape)}")
-        if value is not None and what != "weights" and value.dtype != torch.bool:
-            raise ProtocolError(f"{what} must be bool, not {value.dtype}")
+        if value is None:
+            continue
+        if not isinstance(value, Tensor):
+            kind = "numbers" if what == "weights" else "bool"
+            raise ProtocolError(
+                f"Ask({what}=...) must be a tensor of {size} {kind}, not {type(value).__name__}: write torch.tensor(...)"
+            )
+        if value.shape != (size,):
+            per = "asking node" if what == "to" else "child, in the order of node.child_ids"
+            raise ProtocolError(
+                f"Ask({what}=...) must have shape ({size},), one value per {per}; it has {tuple(value.shape)}"
+            )
+        if what != "weights" and value.dtype != torch.bool:
+            raise ProtocolError(f"Ask({what}=...) must be bool, not {value.dtype}: write {what} > 0, or {what}.bool()")
     message: Mapping[str, Any] = ask.message if isinstance(ask.message, Mapping) else {"": ask.message}
     for name, sent in message.items():
+        if not isinstance(name, str):
+            raise ProtocolError(f'the message has the key {name!r}; names are text, as in {{"model": rows}}')
         size = children if isinstance(sent, PerChild) else len(node)
         rows = sent.rows if isinstance(sent, (PerChild, Sparse)) else sent
         if not (rows is None or isinstance(rows, (Tensor, int, float))):
             raise ProtocolError(f"message {name!r} must be rows, PerChild rows or a number, not {type(rows).__name__}")
         if isinstance(rows, Tensor) and (rows.dim() == 0 or len(rows) != size):
             raise ProtocolError(f"message {name!r} must have {size} rows, not shape {tuple(rows.shape)}")
+    given = ask.otherwise
+    if given is not None:
+        for name, fill in given.items() if isinstance(given, Mapping) else [("", given)]:
+            if not isinstance(name, str) or not isinstance(fill, Tensor) or fill.shape[:1] != (len(node),):
+                said = f"shape {tuple(fill.shape)}" if isinstance(fill, Tensor) else type(fill).__name__
+                raise ProtocolError(
+                    f"Ask(otherwise=...) must be rows, one per asking node ({len(node)}), or a mapping of names to such rows; "
+                    f"{f'its {name!r}' if name != '' else 'it'} is {said}"
+                )
+
+
+def _weights(node: Node, ask: Ask) -> Tensor | None:
+    """Return the children's weights on the CPU; ``None`` for the plain mean."""
+    if ask.weights is None:
+        return node.child_samples if ask.reduce == "samples" else None
+    if ask.weights.is_complex():
+        raise ProtocolError("Ask(weights=...) has complex numbers: weights must be finite numbers of at least 0")
+    weights = ask.weights.cpu()
+    if len(weights) and not 0 <= weights.min().item() <= weights.max().item() < torch.inf:  # a nan is in no order
+        bad = int((~((weights >= 0) & weights.isfinite())).nonzero()[0])
+        name = node.tree.name(node.tier - 1, int(node.child_ids[bad]))
+        raise ProtocolError(
+            f"Ask(weights=...) has {weights[bad].item()} for {name!r}: weights must be finite numbers of at least 0"
+        )
+    return weights
 
 
 def _sent(message: Message, parents: Tensor, places: Tensor) -> int:
@@ -205,11 +243,8 @@ def _sent(message: Message, parents: Tensor, places: Tensor) -> int:
 class _Reduction:
     """Collects replies as declared in the ask."""
 
-    def __init__(self, node: Node, ask: Ask, asked: Tensor, there: Tensor) -> None:
+    def __init__(self, node: Node, ask: Ask, weights: Tensor | None, asked: Tensor, there: Tensor) -> None:
         self._ask, self._node, self._there = ask, node, there
-        weights = ask.weights.cpu() if ask.weights is not None else None
-        if weights is None and ask.reduce == "samples":
-            weights = node.child_samples
         parents, everyone = node.child_parents, node.child_places
         self._all_asked, self._all_there = asked is everyone, there is everyone
         if not self._all_asked:
@@ -255,6 +290,11 @@ class _Reduction:
             waiting = (empty if asking is None else empty & asking).nonzero()
             if len(waiting) and (self._ask.message is not None or values):
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
+                if int(self._mean.present[waiting[0]]):
+                    raise ProtocolError(
+                        f"all children that answered {name!r} in round {self._node.round} have the weight 0 in "
+                        "Ask(weights=...): give one of them a weight above 0, or write Ask(..., otherwise=...)"
+                    )
                 raise ProtocolError(
                     f"nobody answered {name!r} in round {self._node.round}, and its program does not say what to take "
                     "otherwise: write Ask(..., otherwise=...)"
@@ -268,5 +308,12 @@ class _Reduction:
                 raise ProtocolError(
                     f"the children replied with {name!r}, but Ask(otherwise=...) has only {sorted(rows)}"
                 )
-            value[empty.to(value.device)] = rows[name][empty.to(value.device)].to(value.dtype)
+            fill = rows[name]
+            if fill.shape != value.shape:
+                called = f"the reply {name!r}" if name else "the reply"
+                raise ProtocolError(
+                    f"Ask(otherwise=...) has shape {tuple(fill.shape)} for {called}, which has {tuple(value.shape)}: give "
+                    "rows of the shape of the replies"
+                )
+            value[empty.to(value.device)] = fill[empty.to(fill.device)].to(value)
         return values

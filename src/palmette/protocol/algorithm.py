@@ -34,7 +34,7 @@ class Algorithm(ABC):
 
     Attributes:
         name: What users call the algorithm.
-        paper: Where it comes from.
+        paper: Where it comes from; ``""``, the default, for a method that is in no paper.
         flat: Whether it ignores teams and runs on the devices directly under the server.
         tiers: The numbers of tiers it is defined for; ``None`` for any.
         held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
@@ -44,7 +44,7 @@ class Algorithm(ABC):
     """
 
     name: ClassVar[str]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
     flat: ClassVar[bool] = False
     tiers: ClassVar[tuple[int, ...] | None] = None
     held_out: ClassVar[float] = 0.0

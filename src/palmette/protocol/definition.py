@@ -46,10 +46,15 @@ def check_kind(kind: type[Algorithm]) -> None:
     called = kind.__name__
     if unwritten := sorted(kind.__abstractmethods__):
         raise BadInput(f"{called} does not say what its {' and '.join(unwritten)} do: write the method {unwritten[0]}")
-    for word, example in (("name", "my-method"), ("paper", "who described it, and where")):
-        text = getattr(kind, word, None)
-        if not isinstance(text, str) or not text.strip():
-            raise BadInput(f'{called} has no {word}: write `{word}: ClassVar[str] = "{example}"` in it')
+    name: Any = getattr(kind, "name", None)
+    if not isinstance(name, str) or not name.strip():
+        raise BadInput(f'{called} has no name: write `name: ClassVar[str] = "my-method"` in it')
+    paper: Any = kind.paper
+    if not isinstance(paper, str):
+        raise BadInput(
+            f"{called} has the paper {paper!r}, which is no text: write "
+            '`paper: ClassVar[str] = "who described it, and where"`, or leave it out'
+        )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", kind.name):
         raise BadInput(
             f"{called} is named {kind.name!r}; use letters, digits, '.', '_' and '-', as folders are named after it"

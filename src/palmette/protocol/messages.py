@@ -34,8 +34,10 @@ class Ask:
         to: Which nodes of the stack ask now (bool, one per node); the others wait. All by default.
         only: Which children may be asked (bool, in the order of `Node.child_ids`); it narrows the link's participation.
         reduce: ``"mean"`` of the children's rows, mean weighted by training ``"samples"``, or ``"stack"`` of all rows.
-        weights: Weights of the children (in the order of `Node.child_ids`) for the mean, in place of samples.
-        otherwise: What a node gets when nobody answered it: rows, or a mapping by name.
+        weights: Weights of the children (in the order of `Node.child_ids`, none below 0) for ``"mean"``, which is then a
+            weighted mean.
+        otherwise: What a node gets when nobody answered it, or nobody whose weight is above 0: rows of the replies' shape
+            (one line per asking node), or a mapping by name.
     """
 
     message: Message
@@ -51,6 +53,16 @@ class Ask:
             raise ProtocolError(f"Ask(reduce={self.reduce!r}): reduce must be {words}")
         if self.weights is not None and self.reduce == "stack":
             raise ProtocolError("Ask(weights=..., reduce='stack'): a stack of replies has no weights; leave them out")
+        if self.otherwise is not None and self.reduce == "stack":
+            raise ProtocolError(
+                "Ask(otherwise=..., reduce='stack'): a stack has a row for each child that answered and none to fill; leave "
+                "otherwise out and look at replies.positions"
+            )
+        if self.weights is not None and self.reduce == "samples":
+            raise ProtocolError(
+                "Ask(weights=..., reduce='samples'): the replies are weighted by one of the two; leave weights out, or write "
+                "reduce='mean' and multiply the weights by node.child_samples if both shall count"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,8 @@ class Node:
     Attributes:
         tree: The tree the algorithm runs on.
         tier: The nodes' tier.
-        ids: Their numbers within the tier.
+        ids: Their numbers within the tier. They say where a node's rows are and change when nodes come and go, so a program
+            must not make numbers from them: `addresses` and `uniform` belong to the node itself.
         round: The round under way, from 0.
         rounds: How many rounds the run has in all. A run whose program looks at it cannot be given more rounds later.
         stage: What `Algorithm.stage` says of this round.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from palmette.links import Link, Participation
 from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.testing.problems import regression, simulate, task_of
+from palmette.tree import Tree
 
 PARTIAL = {0: Link(Participation("fraction", 0.6), loss=0.2), 1: Link(Participation("count", 2))}
 _MARGIN = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -141,12 +143,25 @@ def inputs_unchanged(method: Algorithm) -> None:
     _require(len(seen) > 3, "hardly any program ran", "let the server ask in every round")
 
 
+def stable_nodes(method: Algorithm) -> None:
+    """Another order of the named nodes changes round-off only."""
+    people = _people(method)
+    orders = list(range(people.devices)), _turned(people.tree, people.tree.top, 0)
+    one, other = (simulate(method, _ordered(people, order), 3) for order in orders)
+    fix = "never make numbers from node.ids or node.child_ids; node.uniform(...) and node.addresses belong to the node itself"
+    theirs = _by_node(other)
+    for name, (tier, rows) in _by_node(one).items():
+        order = [one.tree.find(tier, node) for node in other.tree.names(tier)]
+        alike = _alike(rows[order], theirs[name][1], _MARGIN[torch.float64])
+        _require(alike, f"the order in which nodes are listed changes {name}", fix)
+
+
 CHECKS: dict[str, Callable[[Algorithm], None]] = {
     check.__name__.replace("_", "-"): check
     for check in (
         *(deterministic, thread_invariant, chunk_invariant, backends_agree),
         *(separate_nodes, separate_nodes_partial, nobody_answers, lost_devices),
-        *(one_device, resume_equal, inputs_unchanged),
+        *(one_device, resume_equal, inputs_unchanged, stable_nodes),
     )
 }
 LOSSY = ("separate-nodes-partial", "nobody-answers", "lost-devices")
@@ -178,6 +193,20 @@ def _everything(simulation: Simulation) -> dict[str, Tensor]:
     return {**kept, "the devices' own models": simulation.device_models(ids), "the traffic": traffic}
 
 
+def _by_node(simulation: Simulation) -> dict[str, tuple[int, Tensor]]:
+    """Return what belongs to a node whatever the order of the nodes, by a name for people: its tier and the rows.
+
+    Above the devices that is the model alone: other rows may have a part for every child, in the children's order.
+    """
+    devices, *above = simulation.stores
+    found = {f"{name!r} of devices (tier 0)": (0, rows) for name, rows in devices.rows.items()}
+    for tier, store in enumerate(above, 1):
+        if "model" in store.rows:
+            found[f"'model' of tier {tier}"] = tier, store.rows["model"]
+    ids = torch.arange(simulation.population.devices)
+    return {**found, "the devices' own models": (0, simulation.device_models(ids))}
+
+
 def _require(kept: bool, what: str, fix: str) -> None:
     if not kept:
         raise ContractBroken(f"{what}; {fix}")
@@ -194,11 +223,34 @@ def same_bits(one: Simulation, other: Simulation, what: str = "two runs differ",
 def _close(one: Simulation, other: Simulation, dtype: torch.dtype, what: str, fix: str) -> None:
     mine, theirs = _everything(one), _everything(other)
     for name, value in mine.items():
-        margin = _MARGIN[dtype]
-        close = value.shape == theirs[name].shape and torch.allclose(
-            value.double(), theirs[name].double(), rtol=margin, atol=margin
-        )
-        _require(close, f"{what} in {name}", fix)
+        _require(_alike(value, theirs[name], _MARGIN[dtype]), f"{what} in {name}", fix)
+
+
+def _alike(one: Tensor, other: Tensor, margin: float) -> bool:
+    return one.shape == other.shape and torch.allclose(one.double(), other.double(), rtol=margin, atol=margin)
+
+
+def _turned(tree: Tree, tier: int, node: int) -> list[int]:
+    """Return the devices under a node in another order: the first child of every node comes last."""
+    first, *others = tree.children(tier, node)
+    children = [*others, first]
+    return children if tier == 1 else [device for child in children for device in _turned(tree, tier - 1, child)]
+
+
+def _ordered(people: Population, order: list[int]) -> Population:
+    """Return the same devices, with names, in another order."""
+    tree = people.tree
+    columns = [[tree.name(tier, node) for node in tree.ancestors(tier)[order].tolist()] for tier in range(tree.top)]
+    kept = torch.cat([torch.arange(*people.start[device : device + 2].tolist()) for device in order])
+    start = torch.cat([people.start[:1], people.start.diff()[order].cumsum(0)])
+    return replace(
+        people,
+        tree=Tree.from_table(*columns),
+        x=people.x[kept],
+        y=people.y[kept],
+        start=start,
+        train=people.train[order],
+    )
 
 
 def _threaded(method: Algorithm, threads: int) -> Simulation:

@@ -19,7 +19,7 @@ from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
-from palmette.protocol.settings import described as settings_of  # `described` is a module of this package
+from palmette.protocol.settings import described
 from palmette.runs import objects
 from palmette.runs.config import EngineConfig, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig

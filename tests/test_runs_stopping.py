@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +87,31 @@ def test_steps_that_nobody_wants_end(tmp_path: Path) -> None:
         device.descend(rows, steps=10, lr=0.1)
     assert device.descend(rows, steps=10, lr=0.1).shape == rows.shape
     assert issubclass(Halted, PalmetteError)
+
+
+def test_chunks_in_other_threads_end_with_the_round_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = simulate("permfl", regression("2x2"), 1, chunk=2, threads=2)
+    monkeypatch.setattr(simulation.learner, "worth_a_thread", lambda devices: True)
+    plain, under_way, ended = simulation._work, threading.Event(), threading.Event()
+
+    def endless(parcel: Any, positions: slice) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            assert under_way.wait(10)
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()  # while this thread waits for the other
+            return plain(parcel, positions)
+        under_way.set()
+        try:
+            while True:
+                simulation.learner.go_on()
+                time.sleep(0.01)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(simulation, "_work", endless)
+    with pytest.raises(KeyboardInterrupt):
+        simulation.step()
+    assert ended.is_set()
+    simulation.learner.go_on()  # and the next round is not given up
 
 
 @pytest.mark.parametrize("batch", ["next", "same", "full"])

@@ -192,7 +192,8 @@ class Simulation:
                     begun = ahead + 1
                     if ahead % threads:
                         others[ahead] = self._pool.submit(self._work, parcel, chunks[ahead])
-                reply, steps = others.pop(number).result() if number % threads else self._work(parcel, positions)
+                reply, steps = others[number].result() if number % threads else self._work(parcel, positions)
+                others.pop(number, None)  # not before it is done: one that is waited for must be ended, too
                 self.device_steps += steps
                 yield positions, reply
         finally:  # after a failure no chunk may write any more: the run goes back to its last good round

@@ -18,10 +18,7 @@ from palmette.learner.samples import Samples
 PerRow = float | Tensor
 
 _STEPS = 32  # steps whose batches are addressed at once
-_CALL_STEPS, _CALL_WORK = (
-    1 << 12,
-    10**9,
-)  # steps and multiplications of one forward pass in a call: some tenths of a second
+_CALL_STEPS, _CALL_WORK = 1 << 10, 1 << 28  # steps and products of one call, which takes about a tenth of a second
 _GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is more than one step's
 
 

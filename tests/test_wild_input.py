@@ -268,7 +268,7 @@ def test_a_flat_loss_ends_in_a_result_or_a_sentence(name: str, tmp_path: Path) -
     population = people(np.zeros((ROWS, 3)), X[:, 0])
     run(name, population, tmp_path / "a", "linear")
     if "alpha" in ALGORITHMS[name].__dataclass_fields__:  # type: ignore[attr-defined]
-        with pytest.raises(BadInput, match="the loss is flat, there is nothing to learn.* or give alpha a number"):
+        with pytest.raises(BadInput, match=r"the loss is flat, there is nothing to learn.* or give alpha a number"):
             run(name, population, tmp_path / "b", "linear", settings={**small(name), "alpha": "auto"})
 
 

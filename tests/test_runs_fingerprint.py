@@ -273,7 +273,8 @@ def test_what_code_reads_is_the_same_in_another_process(tmp_path: Path) -> None:
     (tmp_path / "through.py").write_text("import mine\ndef loss(output, target): return output * mine.factor\n")
     code = (
         "import sys, mine, through; from palmette.runs.digests import described; mine.factor = float(sys.argv[1]); "
-        f"print([described(vars(mine)[name]) for name in {READERS!r}]); print([described(through.loss)])"
+        f"print([described(vars(mine)[name]) for name in {READERS!r}]); print([described(through.loss)]); "
+        "print([described(mine.Reader())])"
     )
     texts = []
     for value, seed in (("1", "1"), ("1", "2"), ("2", "1")):
@@ -288,6 +289,7 @@ def test_what_code_reads_is_the_same_in_another_process(tmp_path: Path) -> None:
         texts.append(done.stdout)
     assert texts[0] == texts[1]
     assert texts[0].splitlines()[1] != texts[2].splitlines()[1]  # a value of a module of the user's
+    assert texts[0].splitlines()[2] != texts[2].splitlines()[2]  # a value that a method reads, in a class with a source
 
 
 class Private(Net):

@@ -130,7 +130,7 @@ class RunConfig(_Part):
         server: Name of the server, where it has one of its own.
         data: Data: a data set and how its samples come to the devices.
         model: Model that is learned.
-        participation: Participation: who is asked in each exchange, by tier: ``devices``, ``teams``, ``tier2`` ...
+        participation: Client sampling: who is asked in each exchange, by tier, as in ``devices = 0.5`` and ``teams = "all"``.
         loss: Failure rate: the probability that a node that was asked does not answer (not the loss function,
             which is model.loss).
         evaluate_every: Rounds between two evaluations; ``"auto"`` chooses it so that evaluation takes a small part of

@@ -64,7 +64,7 @@ def _first_that_fits(
             continue
         gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
         if gap <= _CLOSE * scale or not expected.isfinite().all():
-            return backend, "; ".join([*reasons, f"{name} is the fastest backend that can run this model"])
+            return backend, "; ".join([*reasons, "the fastest backend that can run this model"])
         reasons.append(f"{name} disagrees with plain autograd by {gap / scale:.1g} of the gradient")
     return loop, "; ".join([*reasons, "loop runs any model"])
 

@@ -20,7 +20,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -426,7 +426,12 @@ def run_case(seed: int, case: int, seconds: float = SECONDS) -> tuple[str, str]:
     """Run one case and return how it ended and what was said."""
     luck = random.Random(f"{seed} {case}")
     kind = luck.choice(KINDS)
-    with tempfile.TemporaryDirectory() as place, warnings.catch_warnings(record=True) as heard, limited(seconds):
+    with (
+        tempfile.TemporaryDirectory() as place,
+        chdir(place),  # a wild out= may be a relative path
+        warnings.catch_warnings(record=True) as heard,
+        limited(seconds),
+    ):
         warnings.simplefilter("always")
         try:
             result = kind(luck, Path(place))

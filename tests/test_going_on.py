@@ -196,6 +196,7 @@ def test_exist_is_an_option_and_needs_a_folder() -> None:
 # -- more rounds -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("default:smoothness = auto")  # not all devices are there in the first round, and that is said
 @every_algorithm
 def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(method: Algorithm) -> None:
     population = regression([3, 2, 4], unequal=True)
@@ -277,7 +278,7 @@ def test_more_rounds_need_the_state_and_more_rounds() -> None:
     assert pm.resume("one", rounds=2).rounds_done == 2
     state = Path("one", STATE)
     state.write_bytes(state.read_bytes()[:-9])
-    with pytest.raises(pm.PalmetteError, match="is damaged; start a new run"):
+    with pytest.raises(pm.PalmetteError, match="is damaged, so it cannot be continued; start a new run"):
         pm.resume("one", rounds=3)
     assert pm.load("one").rounds_done == 2
 

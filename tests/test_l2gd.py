@@ -265,7 +265,7 @@ def test_no_pull_between_teams_leaves_them_apart_and_needs_no_average_over_all()
     simulation = simulate(L2GD(lam=0.5, gamma=0.0, smoothness=2.0, iterations=20), population, 1)
     assert exchange_counts(simulation.stores)["between_raw"] == [0]
     assert sum(exchange_counts(simulation.stores)["within_raw"]) > 0
-    with pytest.raises(BadInput, match="no coin ever serves"):
+    with pytest.raises(BadInput, match="teams never average with each other"):
         simulate(L2GD(lam=0.5, gamma=0.1, between=0.0), population, 1)
 
 

@@ -193,7 +193,7 @@ def test_a_damaged_state_is_noticed_by_verify_and_not_gone_on_from(finished: Pat
     flip(finished / STATE, 500)
     assert verify(finished).problems == {STATE: "damaged"}
     before = (finished / "log.txt").read_bytes()
-    with pytest.raises(PalmetteError, match="is damaged; start a new run"):
+    with pytest.raises(PalmetteError, match="is damaged, so it cannot be continued; start a new run"):
         resume(finished, rounds=9)
     assert (finished / "log.txt").read_bytes() == before
     assert load(finished).tensors()

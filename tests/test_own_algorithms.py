@@ -478,6 +478,25 @@ def test_an_algorithm_by_import_path_runs_from_the_command_line_and_its_config_r
     assert "unknown setting 'alpha'; did you mean 'lr' (learning rate of the devices)?" in unknown.stderr
 
 
+def test_a_run_is_shown_where_its_algorithm_cannot_be_imported_and_resumes_only_where_it_can(module: str) -> None:
+    words = ["--tree", "2x3", "--rounds", "1", "--out", "one", "--quiet"]
+    assert command("run", f"{module}:Mine", *words).exit_code == 0
+    Path(f"{module}.py").unlink()
+    del sys.modules[module]
+    assert f"{module}:Mine" in command("show", "one").stdout
+    again = command("run", "--config", "one/config.toml", "--out", "two")
+    assert (again.exit_code, again.stderr.count(f"there is no module '{module}'")) == (2, 1)
+
+
+def test_a_wrong_setting_of_an_imported_algorithm_is_refused_before_there_is_a_folder(module: str) -> None:
+    words = ["--tree", "2x3", "--rounds", "1", "--out", "one", "--quiet"]
+    assert command("run", f"{module}:Mine", *words).exit_code == 0
+    wrong = command("run", "--config", "one/config.toml", "--set", "lr=fast", "--out", "two")
+    assert wrong.exit_code == 2
+    assert "lr: " in wrong.stderr
+    assert not Path("two").exists()
+
+
 def test_a_mistake_in_an_imported_algorithm_is_one_line_in_a_real_process(module: str) -> None:
     words = [sys.executable, "-m", "palmette", "run", f"{module}:RowsOnly", "--tree", "2x3", "--rounds", "1", "--quiet"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)

@@ -289,9 +289,9 @@ _BRANCHES = ("literal", "function", "constrained", "str", "int", "float", "list[
 def make_config(values: Mapping[str, Any]) -> RunConfig:
     """Check a config and everything in it that can be checked without data; all problems are told at once."""
     values = plain(values)
-    named = ":" in str(values.get("algorithm"))  # by an import path, which makes it again
     given = values.get("given", {})
-    own = not named and isinstance(given, Mapping) and "algorithm" in given  # settings of any kind
+    # Settings of any kind; a run is read also where an algorithm of its user's own cannot be imported.
+    own = isinstance(given, Mapping) and "algorithm" in given
     problems = unwritable({key: value for key, value in values.items() if not (own and key == "settings")})
     if problems:
         raise BadInput("; ".join(map(one_line, problems)))

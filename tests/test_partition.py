@@ -173,7 +173,7 @@ def test_few_hands_other_options_to_the_partition_it_cuts() -> None:
     assert make_partition("few", {"of": Iid()}) == Few(10, Iid())
     with pytest.raises(BadInput, match="few of iid has no option 'alpha'"):
         make_partition("few", {"of": "iid", "alpha": 1.0})
-    with pytest.raises(BadInput, match="few of few"):
+    with pytest.raises(BadInput, match="cannot be applied to itself"):
         Few(3, Few(4))
 
 

@@ -196,7 +196,9 @@ def test_exist_is_an_option_and_needs_a_folder() -> None:
 # -- more rounds -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("default:smoothness = auto")  # not all devices are there in the first round, and that is said
+@pytest.mark.filterwarnings(
+    "default:smoothness = auto"
+)  # not all devices are there in the first round, and that is said
 @every_algorithm
 def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(method: Algorithm) -> None:
     population = regression([3, 2, 4], unequal=True)

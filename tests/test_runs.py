@@ -64,6 +64,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for pattern in LASTING for path in folder.glob(pattern)}
 
 
+@pytest.mark.filterwarnings(
+    "default:smoothness = auto"
+)  # not all devices are there in the first round, and that is said
 @every_algorithm
 def test_a_killed_run_resumes_to_the_very_same_bytes(method: Algorithm, tmp_path: Path) -> None:
     population = regression([3, 2, 4], unequal=True)

@@ -261,8 +261,8 @@ def test_psi_at_the_start_by_hand() -> None:
 @pytest.mark.parametrize(
     ("method", "options", "says"),
     [
-        (L2GD(lam=0.5, gamma=0.3, iterations=5, batch_size=4), {}, "asks for batch_size = full"),
-        (L2GD(lam=0.5, gamma=0.3, iterations=5, eta=0.9), {}, "asks for eta at most"),
+        (L2GD(lam=0.5, gamma=0.3, iterations=5, batch_size=4), {}, "needs batch_size = full"),
+        (L2GD(lam=0.5, gamma=0.3, iterations=5, eta=0.9), {}, "needs eta at most"),
         (
             L2GD(lam=0.5, gamma=0.3, iterations=5),
             {"links": {0: Link(Participation("count", 1))}},
@@ -273,8 +273,8 @@ def test_psi_at_the_start_by_hand() -> None:
             {},
             "as_published = []",
         ),
-        (SFedHP(lam_1=2.0, lam_2=2.0, eta=1e-9), {}, "asks for centre = device, schedule = none, zero_tol at most 0"),
-        (algorithm("permfl", lam=4.0, gamma=9.0, alpha=0.1, eta=0.03, beta=0.05), {}, "asks for batch_size = full"),
+        (SFedHP(lam_1=2.0, lam_2=2.0, eta=1e-9), {}, "needs centre = device, schedule = none, zero_tol at most 0"),
+        (algorithm("permfl", lam=4.0, gamma=9.0, alpha=0.1, eta=0.03, beta=0.05), {}, "needs batch_size = full"),
     ],
 )
 def test_without_a_theorem_the_distance_is_measured_and_the_reason_told(

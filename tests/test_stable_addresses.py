@@ -60,7 +60,7 @@ def test_a_device_more_in_one_team_changes_nothing_in_another(
 
 
 def test_a_named_device_keeps_its_split_when_others_come() -> None:
-    x, y = np.arange(40.0)[:, None], np.zeros(40)
+    x, y = np.arange(40.0)[:, None], np.arange(40) + 0.5
     alone = Population.from_arrays(x[20:], y[20:], device=np.repeat("mine", 20))
     among = Population.from_arrays(x, y, device=np.repeat(["other", "mine"], 20))
     assert torch.equal(alone.x[: int(alone.train[0])], among.x[20 : 20 + int(among.train[1])])

@@ -26,7 +26,9 @@ def advice(simulation: Simulation) -> str:
         return unseen
     smooth = _curvature(simulation).smoothness
     limits = _limits(simulation, smooth)
-    for name, value, limit in _above(simulation, limits):
+    for name, value, limit in sorted(
+        _above(simulation, limits), key=lambda found: -found[1] / found[2]
+    ):  # the worst first
         return f"Lower {name} from {value:g} to at most {down(limit, 2)}."
     if (given := _given(simulation)) is not None and given < smooth:
         return f"Raise smoothness from {given:g} to at least {up(smooth, 2)}, or leave it to the run (auto)."

@@ -154,8 +154,9 @@ class Coins:
 
 
 def _chance(one: float, other: float) -> float:
-    """Return the part of ``one`` in both, never so near to 1 that nothing is left: where a loss is flat it would be 1."""
-    return min(one / (one + other), _SURE) if one else 0.0
+    """Return the part of ``one`` in both; where a loss is flat (``other`` is 0) a little less than all of it."""
+    part = one / (one + other) if one else 0.0
+    return part if other else min(part, _SURE)
 
 
 def largest(message: Any, like: Tensor) -> Generator[Any, Replies, Tensor]:

@@ -23,9 +23,9 @@ class Scaffold(Algorithm):
     lr: float = 0.1
     batch_size: BatchSize = "full"
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         own = {"control": torch.zeros_like(initial)}
-        return {"model": initial, **own} if tier else own
+        return {"model": initial, **own} if node.tier else own
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
         shift = message["c"] - state["control"]
@@ -56,8 +56,8 @@ class AsyncL2GD(Algorithm):
     eta: float = 0.05
     batch_size: BatchSize = "full"
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
-        return {"mean": initial} if tier == 1 else {"model": initial}
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        return {"mean": initial} if node.tier == 1 else {"model": initial}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         theta = message["keep"][:, None] * state["model"] + message["add"]
@@ -103,8 +103,8 @@ class FedAMP(Algorithm):
     steps: int = 4
     batch_size: BatchSize = "full"
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
-        return {"model": initial, "all": initial.repeat(tree.devices)} if tier else {"model": initial}
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        return {"model": initial, "all": initial.repeat(node.tree.devices)} if node.tier else {"model": initial}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         theta = node.descend(state["model"], steps=self.steps, lr=self.lr, pull=1.0, centre=message)
@@ -132,8 +132,8 @@ class TwoStages(Algorithm):
     lr: float = 0.1
     batch_size: BatchSize = "full"
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
-        return {"model": initial} if tier else {}
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        return {"model": initial} if node.tier else {}
 
     def stage(self, tree: Tree, round_: int, rounds: int) -> int:
         return int(round_ >= self.first)

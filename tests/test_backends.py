@@ -105,7 +105,7 @@ def test_a_full_gradient_does_not_depend_on_the_blocks_it_is_summed_in(
     of = learner("dnn", backend)
     start = rows(of)
     once, stepped = work(of).gradient(start), work(of).descend(start, steps=2, lr=0.1, batch="full")
-    monkeypatch.setattr("palmette.learner.work._FULL", 10)
+    monkeypatch.setattr("palmette.learner.steps._FULL", 10)
     close(work(of).gradient(start), once)
     close(work(of).descend(start, steps=2, lr=0.1, batch="full"), stepped)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from palmette.learner.backends import LoopBackend, task_loss
+from palmette.learner.backends import Feed, LoopBackend, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import LAYERS, NotFused, lower
 from palmette.task import Task
@@ -131,10 +131,10 @@ def agree(of: Task, x: Tensor, y: Tensor, weight: Tensor | None = None, dtype: t
     fused, loop = FusedBackend(of, dtype, CPU), LoopBackend(of, dtype, CPU)
     address = torch.arange(n) * 7919
     with torch.no_grad():
-        expected = loop.gradient(task_loss, {"model": rows}, x, y, weight, address)["model"]
+        expected = loop.gradient(task_loss, {"model": rows}, Feed(x, y, weight, address))[0]["model"]
         # Twice: the second use of the same memory must not see the first.
         for _ in range(2):
-            found = fused.gradient(task_loss, {"model": rows}, x, y, weight, address)["model"]
+            found = fused.gradient(task_loss, {"model": rows}, Feed(x, y, weight, address))[0]["model"]
             scale = max(1.0, float(expected.abs().max()))
             tolerance = 1e-9 if dtype == torch.float64 else 1e-5
             torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
@@ -144,7 +144,7 @@ def agree(of: Task, x: Tensor, y: Tensor, weight: Tensor | None = None, dtype: t
         for _ in range(2):
             space.step(x, y, weight, address, 0.9, -0.1 * mean, 0.1)
         twice = 0.9 * rows - 0.1 * expected + 0.1 * centre
-        second = loop.gradient(task_loss, {"model": twice}, x, y, weight, address)["model"]
+        second = loop.gradient(task_loss, {"model": twice}, Feed(x, y, weight, address))[0]["model"]
         stepped = 0.9 * twice - 0.1 * second + 0.1 * centre
         torch.testing.assert_close(space.store(), stepped, rtol=0, atol=tolerance * scale)
 

@@ -21,6 +21,7 @@ from palmette.tree import Tree
 from problems import regression, simulate
 from test_backends import SIZES, close, learner, population, rows, work
 
+LAYOUT = make_task("linear", (2,), None).layout
 HALF = torch.tensor([True, False, True, False, True])
 DROPPING = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Dropout(0.5), nn.Linear(9, 3))
 
@@ -95,7 +96,7 @@ def test_more_samples_than_are_taken_at_once_make_the_same_gradient(monkeypatch:
     of = learner("dnn", "fused", l2=0.1)
     start = rows(of)
     once = work(of).oracle("full", HALF)(start)
-    monkeypatch.setattr("palmette.learner.work._FULL", 10)
+    monkeypatch.setattr("palmette.learner.steps._FULL", 10)
     close(work(of).oracle("full", HALF)(start), once)
 
 
@@ -151,7 +152,8 @@ def test_two_gradients_per_local_iteration_are_two_device_steps() -> None:
 def test_coins_are_those_of_the_single_iterations() -> None:
     tree = Tree.parse("3x2")
     samples = [torch.ones(tree.size(tier), dtype=torch.int64) for tier in range(3)]
-    node = Node(tree, 1, torch.tensor([0, 2]), seed=7, round_=3, rounds=9, stage=0, samples=samples)
+    where: dict[str, Any] = {"seed": 7, "round_": 3, "rounds": 9, "stage": 0, "samples": samples, "layout": LAYOUT}
+    node = Node(tree, 1, torch.tensor([0, 2]), **where)
     chance = torch.tensor([0.3, 0.8], dtype=torch.float64)
     one_by_one = torch.stack([node.uniform("within", i) for i in range(4, 60)]) < chance
     assert torch.equal(mixing.flips(node, "within", chance, 4, 60), one_by_one)

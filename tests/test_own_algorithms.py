@@ -33,7 +33,7 @@ class Mine(pm.Algorithm):
     lr: float = 0.1
     batch_size: int = 5
 
-    def keeps(self, tree: Any, tier: int, initial: Any) -> Any:
+    def keeps(self, node: Any, initial: Any) -> Any:
         return {"model": initial}
 
     def device(self, node: Any, message: Any, state: Any) -> Any:
@@ -159,7 +159,7 @@ def test_a_device_that_returns_two_rows_is_not_taken_for_a_reply_and_a_state() -
 
 def test_a_state_that_would_be_cut_to_whole_numbers_is_refused() -> None:
     counting = {
-        "keeps": lambda self, tree, tier, initial: {"model": initial, "n": torch.zeros(1, dtype=torch.int64)},
+        "keeps": lambda self, node, initial: {"model": initial, "n": torch.zeros(1, dtype=torch.int64)},
         "device": device(lambda m: (m, {"model": m, "n": torch.full((len(m), 1), 0.5)})),
     }
     assert "Wrong.device returned the state 'n' as torch.float32" in refused(changed(**counting)).replace("64", "32")
@@ -196,14 +196,14 @@ def test_a_program_that_asks_for_a_reply_nobody_gave() -> None:
     ],
 )
 def test_what_is_declared_to_be_kept(rows: Any, told: str) -> None:
-    line = refused(changed(keeps=lambda self, tree, tier, initial: rows))
+    line = refused(changed(keeps=lambda self, node, initial: rows))
     assert line.startswith("Wrong.keeps ")
     assert told in line
 
 
 def test_adapt_must_give_one_model_per_device() -> None:
     method = changed(
-        keeps=lambda self, tree, tier, initial: {"model": initial} if tier else {},
+        keeps=lambda self, node, initial: {"model": initial} if node.tier else {},
         device=device(lambda m: (m, {})),
         adapt=lambda self, node, parent, state: parent[0],
     )

@@ -39,8 +39,8 @@ class Teller(Algorithm):
     paper: ClassVar[str] = "a test program"
     batch_size: BatchSize = 5
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
-        return {"seen": torch.zeros(1, dtype=torch.int64)} | ({"model": initial} if tier else {})
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        return {"seen": torch.zeros(1, dtype=torch.int64)} | ({"model": initial} if node.tier else {})
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
         norm = state["model"].norm(dim=1)

@@ -42,7 +42,11 @@ def test_a_repeated_message_gets_the_stored_reply_and_no_second_training() -> No
     population = regression("1x1")
     simulation = Simulation(PerMFL(), population, task_of(population), rounds=1)
     setup = Setup(
-        simulation.algorithm, simulation.tree, simulation.learner, {}, simulation.samples, 0, simulation.tree.top
+        *(simulation.algorithm, simulation.tree, simulation.learner, simulation.task.layout),
+        {},
+        simulation.samples,
+        0,
+        simulation.tree.top,
     )
     machine = Machine(setup, 0, 0)
     message = encode(Envelope(0, 1, 0, 0, torch.zeros(1, 3)))

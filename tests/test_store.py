@@ -24,6 +24,7 @@ import palmette.runs.config
 from palmette.engines.simulate import Simulation
 from palmette.engines.store import Store
 from palmette.errors import PalmetteError, ProtocolError
+from palmette.protocol import Node
 from palmette.runs import execute, make_config, resume, run, tensors
 from palmette.runs.folder import CHECKPOINT, Folder
 from palmette.task import make_task
@@ -220,7 +221,7 @@ def test_a_store_on_disk_changes_no_bit(name: str, tmp_path: Path) -> None:
             for place in ("memory", tmp_path)
         )
     )
-    keeps = bool(method.keeps(population.tree, 0, torch.ones(3)))
+    keeps = bool(method.keeps(Node.of_tier(population.tree, 0, task_of(population).layout), torch.ones(3)))
     assert bool(list(tmp_path.glob("store-0-*.bin"))) == keeps
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from palmette.errors import BadInput
 from palmette.task import LOSSES, AddressedDropout, Task, make_task
-from palmette.task.layout import Layout
 from palmette.task.models import MODELS
 
 CPU = torch.device("cpu")
@@ -157,7 +156,7 @@ class Odd(nn.Module):
 def test_rows_become_named_tensors_without_copies_and_come_back(
     make: Callable[[], nn.Module], lead: tuple[int, ...]
 ) -> None:
-    layout = Layout.of(make())
+    layout = Task(make()).layout
     rows = torch.randn(*lead, layout.width)
     named = layout.unflatten(rows)
     assert [tuple(value.shape) for value in named.values()] == [(*lead, *shape) for shape in layout.shapes]
@@ -170,7 +169,7 @@ def test_rows_become_named_tensors_without_copies_and_come_back(
 
 
 def test_writing_into_a_named_tensor_writes_into_the_row() -> None:
-    layout = Layout.of(Odd())
+    layout = Task(Odd()).layout
     rows = torch.zeros(3, layout.width)
     layout.unflatten(rows)["bias"][1] = 7.0
     assert rows[1, -5:].tolist() == [7] * 5
@@ -178,20 +177,20 @@ def test_writing_into_a_named_tensor_writes_into_the_row() -> None:
 
 
 def test_names_come_in_the_modules_own_order_and_sizes_add_up() -> None:
-    layout = Layout.of(Odd())
+    layout = Task(Odd()).layout
     assert layout.names == ("scale", "kernel", "bias")
     assert (layout.sizes, layout.width) == ([1, 24, 5], 30)
 
 
 def test_flattening_does_not_depend_on_the_order_of_the_mapping() -> None:
-    layout = Layout.of(Odd())
+    layout = Task(Odd()).layout
     named = layout.unflatten(torch.arange(30.0))
     assert torch.equal(layout.flatten(dict(reversed(named.items()))), torch.arange(30.0))
 
 
 def test_a_row_of_the_wrong_length_is_refused_with_both_lengths() -> None:
     with pytest.raises(BadInput, match="a row of 29 numbers does not fit a model of 30"):
-        Layout.of(Odd()).unflatten(torch.zeros(2, 29))
+        Task(Odd()).layout.unflatten(torch.zeros(2, 29))
 
 
 def test_a_module_without_parameters_is_refused() -> None:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.errors import Diverged as Diverged
     from palmette.errors import PalmetteError as PalmetteError
     from palmette.errors import ProtocolError as ProtocolError
+    from palmette.learner import Batch as Batch
     from palmette.learner import Epochs as Epochs
+    from palmette.learner import Optimiser as Optimiser
+    from palmette.learner import Outputs as Outputs
     from palmette.links import Link as Link
     from palmette.links import Participation as Participation
     from palmette.population import Population as Population
@@ -45,6 +48,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.task import Task as Task
     from palmette.task import make_task as make_task
     from palmette.task import models as models
+    from palmette.task import parts as parts
     from palmette.tree import Tree as Tree
 
 # The modules the names above come from.
@@ -53,7 +57,7 @@ _HOMES = {
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
     "errors": "BadInput Diverged PalmetteError ProtocolError",
-    "learner": "Epochs",
+    "learner": "Batch Epochs Optimiser Outputs",
     "links": "Link Participation",
     "population": "Population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
@@ -63,7 +67,13 @@ _HOMES = {
     "tree": "Tree",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = {"algorithms": "algorithms", "models": "task.models", "runs": "runs", "testing": "testing"}
+_MODULES = {
+    "algorithms": "algorithms",
+    "models": "task.models",
+    "parts": "task.parts",
+    "runs": "runs",
+    "testing": "testing",
+}
 __all__ = sorted([*_HOME_OF, *_MODULES])
 
 

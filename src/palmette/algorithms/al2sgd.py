@@ -69,12 +69,12 @@ class AL2SGD(Algorithm):
         super().check(tree)
         mixing.Pulls.on(tree, self.lam, self.gamma)
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Devices keep y (their model), z, the reference and its slope; teams their means; the server the constants."""
-        if tier == 0:
+        if node.tier == 0:
             return {"model": initial, "z": initial, "ref": initial, "slope": torch.zeros_like(initial)}
         zero = torch.zeros_like(initial)
-        own = {"mean": initial, "delta": zero} if tier == 1 else {"constants": initial.new_zeros(2)}
+        own = {"mean": initial, "delta": zero} if node.tier == 1 else {"constants": initial.new_zeros(2)}
         return {"model": initial, "counts": mixing.no_counts(), **own}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:

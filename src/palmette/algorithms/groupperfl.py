@@ -91,12 +91,12 @@ class Staged(Algorithm):
         """Groups have models where there is a stage for them."""
         return ("PM", "TM", "GM") if self.grouped else ("PM", "GM")
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Server and groups keep a model and Adam's moments; the server also who began stage 2."""
-        if tier == 0 or (tier == 1 and not self.grouped):
+        if node.tier == 0 or (node.tier == 1 and not self.grouped):
             return {}
-        kept = {"model": initial, **self._adam(tier).start(initial)}
-        return {**kept, "began": initial.new_zeros(tree.size(1))} if tier == 2 and self.grouped else kept
+        kept = {"model": initial, **self._adam(node.tier).start(initial)}
+        return {**kept, "began": initial.new_zeros(node.tree.size(1))} if node.tier == 2 and self.grouped else kept
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Gradient descent is stable up to 1 / L."""

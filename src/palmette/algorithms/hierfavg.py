@@ -64,9 +64,9 @@ class HierFAVG(Algorithm):
                 f"team_steps has {len(self.team_steps)} entries but the tree ({tree}) has {inner} inner tiers"
             )
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Teams and server keep their model."""
-        return {"model": initial} if tier > 0 else {}
+        return {"model": initial} if node.tier > 0 else {}
 
     @property
     def _reduce(self) -> Reduce:

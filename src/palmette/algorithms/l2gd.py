@@ -70,11 +70,11 @@ class CoinTree(Algorithm):
         super().check(tree)
         self.coins(tree, mixing.Pulls.on(tree, self.lam, self.gamma), 1.0)
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Every node keeps its model, teams and server count their averages, the server remembers L."""
-        if tier == 0:
+        if node.tier == 0:
             return {"model": initial}
-        own = {"mean": initial} if tier == 1 else {"smoothness": initial.new_zeros(1)}
+        own = {"mean": initial} if node.tier == 1 else {"smoothness": initial.new_zeros(1)}
         return {"model": initial, "counts": mixing.no_counts(), **own}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Count, Rate, settings
-from palmette.tree import Tree
 
 
 @settings
@@ -34,7 +33,7 @@ class Local(Algorithm):
         """Only devices have models."""
         return ("PM",)
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Devices keep their model; the server's never changes."""
         return {"model": initial}
 

@@ -78,11 +78,11 @@ class MoreauTree(Algorithm):
             raise BadInput("eta by team name is for trees with one inner tier; give a list with one entry per tier")
         super().check(tree)
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Every node keeps its model; the server its teams' last ones where stale teams count."""
         kept = {"model": initial}
-        if tier == tree.top and "stale-teams" in self.as_published:
-            kept["teams"] = initial.repeat(tree.size(tier - 1))
+        if node.tier == node.tree.top and "stale-teams" in self.as_published:
+            kept["teams"] = initial.repeat(node.tree.size(node.tier - 1))
         return kept
 
     def pull(self, tier: int) -> float:

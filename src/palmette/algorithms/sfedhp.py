@@ -32,7 +32,6 @@ from palmette.blocks.nesterov import Nesterov, momentum
 from palmette.links.sparse import Sparse, density, plain, published_bytes
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
 from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
-from palmette.tree import Tree
 
 # Figures 2 to 5 of the paper; beta = 1, all edges aggregated.
 PUBLISHED = {"team_steps": 20, "local_steps": 5, "alpha": 0.05, "eta": 0.05, "beta": 1.0, "lam_1": 25.0, "lam_2": 25.0}
@@ -93,13 +92,13 @@ class SFedHP(Algorithm):
     edges: Literal["all"] | Count = "all"
     batch_size: BatchSize = 20
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
+    def keeps(self, node: Node, initial: Tensor) -> State:
         """Every node keeps its model; an edge also phi_i, a device its round, and phi_ij where that is its centre."""
         kept = {"model": initial}
-        if tier == 0:
+        if node.tier == 0:
             kept["round"] = torch.full((1,), -1, device=initial.device)
             kept |= {"phi": initial} if self.centre == "device" else {}
-        if tier == 1:
+        if node.tier == 1:
             kept["phi"] = initial
             kept |= {"density": initial.new_ones(1)} if self.schedule == "both" else {}
         return kept

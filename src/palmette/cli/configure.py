@@ -187,4 +187,9 @@ def _known(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _example(group: str) -> str:
-    return {"participation": "devices=0.5", "engine": "backend=loop", "settings": "alpha=0.1"}.get(group, "name=NAME")
+    return {
+        "participation": "devices=0.5",
+        "engine": "backend=loop",
+        "local": "momentum=0.9",
+        "settings": "alpha=0.1",
+    }.get(group, "name=NAME")

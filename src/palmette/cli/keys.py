@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel
 
 from palmette.algorithms import kind_of
+from palmette.learner import Optimiser
 from palmette.population import PARTITIONS, SOURCES, make_population
 from palmette.population.partition import option_names
 from palmette.protocol.sentences import allowed, letter, sentences
@@ -19,7 +20,7 @@ from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfi
 from palmette.task.models import MODELS
 
 TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
-GROUPS = ("data", "model", "participation", "engine", "settings")
+GROUPS = ("data", "model", "local", "participation", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '
     'such as "50%" or 0.5, a number such as "5 devices" or 5, or "pass 5" for five at a time, each device once before any is '
@@ -67,7 +68,7 @@ def general_keys() -> list[Key]:
     """Return the keys of a run that belong to no algorithm, data set or model."""
     top = [key for key in _fields(RunConfig) if key.name in TOP]
     links = [Key(f"participation.{name}", "all", "text or number", sentence) for name, sentence in LINKS.items()]
-    return [*top, *links, *_fields(EngineConfig, "engine.")]
+    return [*top, *links, *_fields(Optimiser, "local."), *_fields(EngineConfig, "engine.")]
 
 
 def data_keys(source: str | None = None) -> list[Key]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from palmette.engines import rules
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import ProtocolError
+from palmette.learner.scores import model_output
 from palmette.protocol import Algorithm, ModelKind, model_kind
 
 _DEVICES = 256  # devices whose personal models are measured at once
@@ -78,9 +80,10 @@ def _measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
     everybody = torch.arange(tree.devices)
     parts, told = [], []
     for ids in everybody.split(_DEVICES):
-        rows = simulation.device_models(ids)
-        parts.append(scorer.sums(rows, torch.arange(len(ids)), ids, "test"))
-        told.append(_told(simulation, 0, ids, rows))
+        personal, running = simulation.personal(ids)
+        predict = simulation.algorithm.predict if simulation.predicts else model_output
+        parts.append(scorer.sums(personal, torch.arange(len(ids)), ids, "test", running, predict))
+        told.append(_told(simulation, 0, ids, personal["model"]))
     reports: Reports = {name: {"PM": torch.cat([part[name] for part in told])} for name in told[0]}
     scores = {"PM": _scores("PM", {name: torch.cat([part[name] for part in parts]) for name in parts[0]})}
     for tier in range(1, simulation.tree.tiers):
@@ -88,7 +91,8 @@ def _measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
         rows = simulation.models_of(tier, ids)
         if kind in simulation.kinds:
             owner = torch.from_numpy(simulation.tree.ancestors(tier))
-            scores[kind] = _scores(kind, scorer.sums(rows, owner, everybody, "test"))
+            sums = scorer.sums(rows, owner, everybody, "test", simulation.running(everybody))
+            scores[kind] = _scores(kind, sums)
         for name, value in _told(simulation, tier, ids, rows).items():
             reports.setdefault(name, {})[kind] = value
     return scores, reports
@@ -104,7 +108,9 @@ def _told(simulation: Simulation, tier: int, ids: Tensor, models: Tensor) -> dic
     if type(algorithm).report is Algorithm.report:
         return {}  # what the devices keep need not be read to be told nothing
     with torch.no_grad():
-        told = algorithm.report(simulation.node(tier, ids), {**simulation.stores[tier].read(ids), "model": models})
+        store = simulation.stores[tier]
+        state = rules.Visible(store.read(ids), store.initial)
+        told = algorithm.report(simulation.node(tier, ids), {**state, "model": models})
     for name, value in told.items():
         if value.shape != ids.shape:
             shapes = f"{tuple(ids.shape)}, not {tuple(value.shape)}"

@@ -12,19 +12,28 @@ from torch import Tensor
 from palmette.errors import ProtocolError
 from palmette.links.sparse import Sparse
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Replies, Server, State
+from palmette.task.layout import Layout
 from palmette.tree import Tree
 
 Answer = tuple[Any, State]
 
 
-def kept(method: Algorithm, tree: Tree, tier: int, initial: Tensor) -> State:
+HIDDEN = "~"
+"""How the names of rows begin that the learner itself keeps of a device; programs do not see them."""
+
+
+def kept(method: Algorithm, tree: Tree, tier: int, layout: Layout, initial: Tensor) -> State:
     """Return what the nodes of a tier keep, as the algorithm declares it."""
-    who, rows = _who(method, "keeps"), method.keeps(tree, tier, initial)
+    who = _who(method, "keeps")
+    with named(method, "keeps"):
+        rows = method.keeps(Node.of_tier(tree, tier, layout), initial)
     if not isinstance(rows, Mapping) or not all(isinstance(row, Tensor) for row in rows.values()):
         raise ProtocolError(
             f'{who} must return rows by name, as in {{"model": initial}}, or {{}}; for tier {tier} it returned '
             f"{_said(rows)}"
         )
+    if hidden := [name for name in rows if str(name).startswith(HIDDEN)]:
+        raise ProtocolError(f"{who} declares a row {hidden[0]!r}; names that begin with {HIDDEN!r} are Palmette's own")
     if tier == tree.top and "model" not in rows:
         raise ProtocolError(f'{who} must give the server a row named "model" (tier {tier}), the global model')
     if "model" in rows and rows["model"].shape != initial.shape:
@@ -33,6 +42,35 @@ def kept(method: Algorithm, tree: Tree, tier: int, initial: Tensor) -> State:
             f"{tuple(initial.shape)}"
         )
     return rows
+
+
+def stored(method: Algorithm, tree: Tree, tier: int, layout: Layout, initial: Tensor, work: State) -> State:
+    """Return all rows kept of the nodes of a tier: the algorithm's, and those of the devices' local work."""
+    hidden = {HIDDEN + name: row for name, row in work.items()} if tier == 0 else {}
+    return {**kept(method, tree, tier, layout, initial), **hidden}
+
+
+class Visible(Mapping[str, Tensor]):
+    """What a program sees of the rows kept of its nodes, each read when it is first looked at."""
+
+    def __init__(self, rows: State, declared: State) -> None:
+        self._rows, self._names = rows, [name for name in declared if not name.startswith(HIDDEN)]
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._rows[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def of_work(rows: State, declared: State) -> dict[str, Tensor]:
+    """Return what the local work of devices sees of the rows kept of them."""
+    return {name.removeprefix(HIDDEN): rows[name] for name in declared if name.startswith(HIDDEN)}
 
 
 def server(method: Algorithm, node: Node, state: State, declared: State) -> Server:
@@ -49,23 +87,28 @@ def team(method: Algorithm, node: Node, message: Any, state: State, declared: St
 
 
 def device(method: Algorithm, node: Device, message: Any, state: State, declared: State) -> Answer:
-    """Run the program of devices for one message."""
+    """Run the program of devices for one message; the state returned includes what their local work keeps."""
     with named(method, "device"):
-        answer = method.device(node, message, state)
+        answer = method.device(node, message, Visible(state, declared))
     if isinstance(answer, Generator):
         raise ProtocolError(f"{_who(method, 'device')} must not yield: a device has nobody to ask; return its reply")
-    return _checked(method, "device", answer, node, declared)
+    shown = {name: row for name, row in declared.items() if not name.startswith(HIDDEN)}
+    reply, after = _checked(method, "device", answer, node, shown)
+    return reply, {**after, **{HIDDEN + name: rows for name, rows in node.kept.items()}}
 
 
-def adapt(method: Algorithm, node: Device, parent: Tensor, state: State) -> Tensor:
-    """Make devices' own models from their parents'."""
+def adapt(method: Algorithm, node: Device, parent: Tensor, state: State, declared: State) -> dict[str, Tensor]:
+    """Make devices' own models from their parents', as rows by name; the row ``model`` is among them."""
     with named(method, "adapt"):
-        rows = method.adapt(node, parent, state)
-    if not isinstance(rows, Tensor) or rows.shape != parent.shape:
+        made = method.adapt(node, parent, Visible(state, declared))
+    rows = dict(made) if isinstance(made, Mapping) else {"model": made}
+    if not isinstance(rows.get("model"), Tensor) or rows["model"].shape != parent.shape:
         raise ProtocolError(
-            f"{_who(method, 'adapt')} must return one model per device, rows of shape {tuple(parent.shape)}; it returned "
-            f"{_said(rows)}"
+            f"{_who(method, 'adapt')} must return one model per device, rows of shape {tuple(parent.shape)}, or rows by name "
+            f"with these as 'model'; it returned {_said(made)}"
         )
+    if unknown := set(rows) - {"model"} - set(declared):
+        raise ProtocolError(f"{_who(method, 'adapt')} returned the row {min(unknown)!r}, which keeps does not declare")
     return rows
 
 

@@ -23,6 +23,7 @@ from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.links.sparse import plain
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Algorithm, Ask, Device, Node, Replies, State
+from palmette.task.layout import Layout
 from palmette.tree import Tree
 
 Mail = SimpleQueue[bytes | BaseException | None]
@@ -35,6 +36,7 @@ class Setup:
     algorithm: Algorithm
     tree: Tree
     learner: Learner
+    layout: Layout
     links: Mapping[int, Link]
     samples: list[Tensor]
     seed: int
@@ -67,7 +69,10 @@ class Machine:
 
     def __post_init__(self) -> None:
         setup = self.setup
-        self._kept = rules.kept(setup.algorithm, setup.tree, self.tier, setup.learner.initial())
+        learner = setup.learner
+        self._kept = rules.stored(
+            setup.algorithm, setup.tree, self.tier, setup.layout, learner.initial(), learner.keeps()
+        )
         self.state: State = {name: row[None].clone() for name, row in self._kept.items()}
         self.took_part = False
         self._counters = Counters(setup.tree.size(self.tier))
@@ -106,7 +111,8 @@ class Machine:
     def _where(self, round_: int, rounds: int) -> dict[str, Any]:
         setup = self.setup
         stage = setup.algorithm.stage(setup.tree, round_, rounds)
-        return {"seed": setup.seed, "round_": round_, "rounds": rounds, "stage": stage, "samples": setup.samples}
+        where = {"seed": setup.seed, "round_": round_, "rounds": rounds, "stage": stage}
+        return {**where, "samples": setup.samples, "layout": setup.layout}
 
     def _node(self, round_: int, rounds: int) -> Node:
         if round_ != self._round:
@@ -119,7 +125,8 @@ class Machine:
         if self.tier == 0:
             where = self._where(envelope.round, envelope.rounds)
             number, ids = torch.tensor([envelope.exchange]), torch.tensor([self.number])
-            device = Device(setup.learner, number, setup.tree, ids, **where)
+            kept = rules.of_work(self.state, self._kept)
+            device = Device(setup.learner, number, setup.tree, ids, kept=kept, **where)
             result = rules.device(setup.algorithm, device, message, self.state, self._kept)
             self.device_steps += device.device_steps
             return result
@@ -165,6 +172,7 @@ def run_separately(simulation: Simulation, rounds: int) -> list[list[Machine]]:
         algorithm=simulation.algorithm,
         tree=tree,
         learner=simulation.learner,
+        layout=simulation.task.layout,
         links=simulation.links,
         samples=simulation.samples,
         seed=simulation.seed,

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from palmette.engines import rules
 from palmette.engines.store import Pieces, Store
-from palmette.engines.threads import one_thread_inside as one_thread_inside
 from palmette.errors import BadInput, Diverged
-from palmette.learner import Learner, curvature
+from palmette.learner import Learner, Optimiser, curvature
+from palmette.learner.threads import one_thread_inside as one_thread_inside
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.links.participation import described
 from palmette.links.sparse import plain
 from palmette.population import Population
-from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, model_kind
+from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, State, model_kind
 from palmette.protocol.definition import check_method, check_tree
 from palmette.task import Task
 from palmette.values import whole
@@ -48,6 +48,7 @@ class Simulation:
         threads: Chunks that run at the same time; by default one per core.
         held_out: Share of the training samples kept out of training for programs that choose settings by it; what the
             algorithm wants by default.
+        optimiser: How devices make steps of gradients; plain gradient descent by default.
         store: ``"memory"``, or a folder for the file that what the devices keep is mapped to.
     """
 
@@ -66,6 +67,7 @@ class Simulation:
         chunk: int | None = None,
         threads: int | None = None,
         held_out: float | None = None,
+        optimiser: Optimiser | None = None,
         store: Path | str = "memory",
     ) -> None:
         for name, value in (("rounds", rounds), ("threads", threads), ("chunk", chunk)):
@@ -86,6 +88,7 @@ class Simulation:
             device=device,
             backend=backend,
             held_out=algorithm.held_out if held_out is None else held_out,
+            optimiser=optimiser,
         )
         with one_thread_inside():
             self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)
@@ -108,7 +111,7 @@ class Simulation:
         self.stores = [
             Store(
                 self.tree.size(tier),
-                rules.kept(algorithm, self.tree, tier, initial),
+                rules.stored(algorithm, self.tree, tier, task.layout, initial, self.learner.keeps()),
                 folders.get(tier),
                 prefix=f"store-{tier}",
             )
@@ -141,7 +144,7 @@ class Simulation:
     def _where(self) -> dict[str, Any]:
         stage = self.algorithm.stage(self.tree, self.round, self.rounds)
         where = {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage}
-        return {**where, "samples": self.samples, "on_rounds": self._look}
+        return {**where, "samples": self.samples, "layout": self.task.layout, "on_rounds": self._look}
 
     def _look(self) -> None:
         self.looked_at_rounds = True
@@ -203,11 +206,17 @@ class Simulation:
 
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
         ids, store = parcel.ids[positions], self.stores[0]
-        device = Device(self.learner, parcel.exchange[positions], self.tree, ids, **self._where())
-        reply, state = rules.device(self.algorithm, device, parcel.take(positions), store.read(ids), store.initial)
+        kept = store.read(ids)
+        device = self._device(ids, parcel.exchange[positions], kept)
+        reply, state = rules.device(self.algorithm, device, parcel.take(positions), kept, store.initial)
         self._finite(state if reply is None else reply, 0, ids)
         store.write(ids, state, self.round)
         return reply, device.device_steps
+
+    def _device(self, ids: Tensor, exchange: Tensor, rows: State) -> Device:
+        """Return some devices as their program sees them now, given the rows kept of them."""
+        kept = rules.of_work(rows, self.stores[0].initial)
+        return Device(self.learner, exchange, self.tree, ids, kept=kept, **self._where())
 
     def _finite(self, rows: Any, tier: int, ids: Tensor) -> None:
         """Stop at the first number that is not one."""
@@ -287,26 +296,53 @@ class Simulation:
 
     def device_models(self, ids: Tensor) -> Tensor:
         """Return the personal models of some devices; those without one adapt their parent's."""
+        return self.personal(ids)[0]["model"]
+
+    def personal(self, ids: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return the rows that some devices predict with, by name, and their own running statistics where they keep some.
+
+        Rows besides ``model`` are there where the algorithm has a way of its own to predict.
+        """
         store = self.stores[0]
         with one_thread_inside(), torch.no_grad():
             state = store.read(ids)
+            work = rules.of_work(state, store.initial)
+            names = rules.Visible(state, store.initial) if self.predicts else ()
+            rows = {name: state[name] for name in names}
             without = torch.ones(len(ids), dtype=torch.bool)
-            rows = self.model().new_empty((len(ids), self.learner.width))
+            rows["model"] = self.model().new_empty((len(ids), self.learner.width))
             if "model" in store.initial:
                 without = store.last[ids] < 0
-                rows = state["model"]
+                rows["model"] = state["model"]
             if bool(without.any()):
-                mine = ids[without]
-                # Most devices of a block have one parent, whose model is read once.
-                above, place = torch.from_numpy(self.tree.parents[0])[mine].unique(return_inverse=True)
-                parents = self.models_of(1, above)
-                parents = parents.index_select(0, place.to(parents.device))
-                place = without.to(rows.device)
-                device = Device(self.learner, torch.full_like(mine, _ASIDE), self.tree, mine, **self._where())
-                own = {name: value[place] for name, value in state.items()}
-                rows[place] = rules.adapt(self.algorithm, device, parents, own)
-                self.adapt_steps += device.device_steps
-        return rows
+                place = without.to(rows["model"].device)
+                made, moved = self._adapted(ids[without], {name: state[name][place] for name in store.initial})
+                for name, value in made.items():
+                    if name in rows:
+                        rows[name][place] = value
+                if moved is not None:
+                    work["running"][place] = moved
+        return rows, work.get("running")
+
+    def _adapted(self, ids: Tensor, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return what devices without a model make of their parents', and their running statistics after it."""
+        # Most devices of a block have one parent, whose model is read once.
+        above, place = torch.from_numpy(self.tree.parents[0])[ids].unique(return_inverse=True)
+        parents = self.models_of(1, above)
+        parents = parents.index_select(0, place.to(parents.device))
+        device = self._device(ids, torch.full_like(ids, _ASIDE), rows)
+        made = rules.adapt(self.algorithm, device, parents, rows, self.stores[0].initial)
+        self.adapt_steps += device.device_steps
+        return made, device.kept.get("running")
+
+    @property
+    def predicts(self) -> bool:
+        """Whether the algorithm has a way of its own to predict from what a device keeps."""
+        return type(self.algorithm).predict is not Algorithm.predict
+
+    def running(self, ids: Tensor) -> Tensor | None:
+        """Return some devices' own running statistics, where devices keep some."""
+        return rules.of_work(self.stores[0].read(ids), self.stores[0].initial).get("running")
 
 
 def _begin_thread() -> None:

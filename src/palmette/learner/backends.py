@@ -1,17 +1,16 @@
 """The general ways to take the gradients of many devices: `vmap`, all at once, and `loop`, one after the other.
 
 Both compute, for every row of a stack, the gradient of an objective on that row's own batch. `loop` is plain autograd, slow
-and easy to debug; `vmap` must agree with it. An objective is ``(rows, batch) -> scalar``: ``rows`` holds one device's named
-rows, ``batch`` its samples.
+and easy to debug; `vmap` must agree with it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,37 +21,95 @@ from palmette.task import AddressedDropout, Task
 Stack = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """One device's batch, as an objective sees it."""
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """What the gradients of n devices are taken on.
+
+    Attributes:
+        x: Samples ``(n, batch, ...)``.
+        y: Their targets.
+        weight: Weight ``(n, batch)`` of each sample in its batch's mean, zero for samples that only fill up; ``None`` where all
+            batches are full.
+        address: One dropout address per device.
+        running: Running statistics ``(n, s)``, for models that have some.
+        only: The parts of the row ``model`` to differentiate; all by default.
+    """
 
     x: Tensor
     y: Tensor
-    _weight: Tensor | None
-    _task: Task
-    _module: nn.Module
-    _dropout: dict[str, Tensor]
+    weight: Tensor | None
+    address: Tensor
+    running: Tensor | None = None
+    only: tuple[str, ...] | None = None
 
-    def predict(self, row: Tensor) -> Tensor:
-        """Return the module's output on this batch with the parameters in ``row``."""
-        tensors = {**self._task.layout.unflatten(row), **self._dropout}
+    def take(self, which: Any, batch: slice = slice(None)) -> Feed:
+        """Return what is for some of the devices, and some of the places in their batches."""
+        return replace(
+            self,
+            x=self.x[which][:, batch],
+            y=self.y[which][:, batch],
+            weight=None if self.weight is None else self.weight[which][:, batch],
+            address=self.address[which],
+            running=None if self.running is None else self.running[which],
+        )
+
+
+Gradients = tuple[Stack, Tensor | None]
+"""The gradient of every row, by name, and the running statistics after the batch, where there are some."""
+
+
+class Batch:
+    """One device's batch, as an objective sees it.
+
+    Attributes:
+        x: Samples.
+        y: Targets.
+        running: Running statistics: as they were, and after `predict` as the batch left them.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        weight: Tensor | None,
+        task: Task,
+        module: nn.Module,
+        dropout: Mapping[str, Tensor],
+        running: Tensor | None = None,
+    ) -> None:
+        self.x, self.y, self.running = x, y, running
+        self._weight, self._task, self._module, self._dropout = weight, task, module, dropout
+
+    def predict(self, row: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """Return the module's output on this batch with the parameters in ``row``: a flat row, or tensors by name."""
+        task, moving = self._task, self._task.running
+        if isinstance(row, Tensor):
+            row = task.named(row)
+        tensors = {**row, **self._dropout}
+        if moving is not None:
+            # The module changes its statistics in place, so it is given copies.
+            there = moving.unflatten(self.running) if self.running is not None else {}
+            tensors |= {name: (row[name] if name in row else there[name]).clone() for name in moving.names}
         output = functional_call(self._module, tensors, (self.x,))
         assert isinstance(output, Tensor)
+        if moving is not None:
+            self.running = moving.flatten(tensors)
         return output
 
     def mean(self, per_sample: Tensor) -> Tensor:
         """Average a value per sample over the real samples of the batch."""
         return per_sample.mean() if self._weight is None else (per_sample * self._weight).sum()
 
-    def loss(self, row: Tensor) -> Tensor:
+    def loss(self, row: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return the task's mean loss of ``row`` on this batch."""
         return self.mean(self._task.per_sample_loss(self.predict(row), self.y))
 
 
-Objective = Callable[[Stack, Batch], Tensor]
+Objective = Callable[[Any, Batch], Tensor]
+"""``(rows, batch) -> scalar`` for one device: named rows of one device and its `Batch`."""
 
 
-def task_loss(rows: Stack, batch: Batch) -> Tensor:
+def task_loss(rows: Mapping[str, Any], batch: Batch) -> Tensor:
     """The objective of plain training: the task's loss of the row named ``model``."""
     return batch.loss(rows["model"])
 
@@ -62,10 +119,11 @@ class Backend(Protocol):
 
     name: str
 
-    def gradient(
-        self, objective: Objective, rows: Stack, x: Tensor, y: Tensor, weight: Tensor | None, address: Tensor
-    ) -> Stack:
-        """Return the objective's gradient for every row: ``rows`` are ``(n, ...)``, samples ``(n, batch, ...)``."""
+    def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
+        """Return the objective's gradient for every row; ``rows`` are ``(n, ...)``.
+
+        Where only parts of the row ``model`` are differentiated, its gradient is zero in the others.
+        """
         ...
 
 
@@ -86,6 +144,32 @@ class Replicas:
         return self._local.module, self._local.dropout
 
 
+def _apart(task: Task, rows: Stack, feed: Feed) -> tuple[Stack, Stack]:
+    """Return what is differentiated, and the whole rows of which it is a part, where it is one."""
+    if feed.only is None:
+        return rows, {}
+    return {**rows, "model": task.learned.cut(rows["model"], feed.only)}, {"model": rows["model"]}
+
+
+def _whole(task: Task, rows: Stack, rest: Stack, only: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return one device's rows as an objective sees them; a model in parts comes as tensors by name."""
+    if only is None:
+        return dict(rows)
+    # By name and not as a row, so that autograd leaves alone what is not differentiated.
+    mine = task.learned.part(only).unflatten(rows["model"])
+    return {**rows, "model": {**task.named(rest["model"]), **mine}}
+
+
+def _spread(task: Task, gradients: Stack, rows: Stack, only: tuple[str, ...] | None) -> Stack:
+    """Return gradients of whole rows: zero where nothing was differentiated."""
+    if only is None:
+        return gradients
+    layout, part = task.learned, task.learned.part(only)
+    whole = layout.unflatten(torch.zeros_like(rows["model"]))
+    whole |= part.unflatten(gradients["model"])
+    return {**gradients, "model": layout.flatten(whole)}
+
+
 class VmapBackend:
     """All devices of a chunk at once, for any module `torch.func.vmap` can follow."""
 
@@ -94,20 +178,51 @@ class VmapBackend:
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
         self._task, self._replicas = task, Replicas(task, dtype, device, training=True)
 
-    def gradient(
-        self, objective: Objective, rows: Stack, x: Tensor, y: Tensor, weight: Tensor | None, address: Tensor
-    ) -> Stack:
+    def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
         """Differentiate the objective under `vmap`."""
-        gradients: Stack = self._differentiate(objective, masked=weight is not None)(rows, x, y, weight, address)
-        return gradients
+        if feed.weight is None or not self._task.mixes_samples:
+            return self._of(objective, rows, feed)
+        # Samples that only fill up must not be seen by the others, so devices with as many real ones go together.
+        real = (feed.weight > 0).sum(1)
+        gradients = {name: torch.empty_like(value) for name, value in rows.items()}
+        running = None if feed.running is None else torch.empty_like(feed.running)
+        for count in real.unique().tolist():
+            which = (real == count).nonzero().squeeze(1)
+            mine = {name: value[which] for name, value in rows.items()}
+            some, moved = self._of(objective, mine, feed.take(which, slice(count)))
+            for name, value in some.items():
+                gradients[name][which] = value
+            if running is not None and moved is not None:
+                running[which] = moved
+        return gradients, running
 
-    def _differentiate(self, objective: Objective, *, masked: bool) -> Callable[..., Stack]:
-        module, dropout = self._replicas.get()
+    def _of(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
+        mine, rest = _apart(self._task, rows, feed)
+        masked, moving = feed.weight is not None, feed.running is not None
+        function = self._differentiate(objective, masked=masked, moving=moving, only=feed.only)
+        gradients, running = function(mine, rest, feed.x, feed.y, feed.weight, feed.address, feed.running)
+        return _spread(self._task, gradients, rows, feed.only), running if moving else None
 
-        def one(row: Stack, x: Tensor, y: Tensor, weight: Tensor | None, address: Tensor) -> Tensor:
-            return objective(row, Batch(x, y, weight, self._task, module, dict.fromkeys(dropout, address)))
+    def _differentiate(
+        self, objective: Objective, *, masked: bool, moving: bool, only: tuple[str, ...] | None
+    ) -> Callable[..., tuple[Stack, Tensor]]:
+        task, (module, dropout) = self._task, self._replicas.get()
 
-        function: Callable[..., Stack] = vmap(grad(one), in_dims=(0, 0, 0, 0 if masked else None, 0))
+        def one(
+            rows: Stack,
+            rest: Stack,
+            x: Tensor,
+            y: Tensor,
+            weight: Tensor | None,
+            address: Tensor,
+            running: Tensor | None,
+        ) -> tuple[Tensor, Tensor]:
+            batch = Batch(x, y, weight, task, module, dict.fromkeys(dropout, address), running)
+            value = objective(_whole(task, rows, rest, only), batch)
+            return value, address if batch.running is None else batch.running
+
+        dims = (0, 0, 0, 0, 0 if masked else None, 0, 0 if moving else None)
+        function: Callable[..., tuple[Stack, Tensor]] = vmap(grad(one, has_aux=True), in_dims=dims)
         return function
 
 
@@ -121,12 +236,15 @@ class CompiledBackend(VmapBackend):
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
         super().__init__(task, dtype, device)
-        self._compiled: dict[tuple[int, Objective, bool], Callable[..., Stack]] = {}
+        self._compiled: dict[Any, Callable[..., tuple[Stack, Tensor]]] = {}
 
-    def _differentiate(self, objective: Objective, *, masked: bool) -> Callable[..., Stack]:
-        key = (threading.get_ident(), objective, masked)
+    def _differentiate(
+        self, objective: Objective, *, masked: bool, moving: bool, only: tuple[str, ...] | None
+    ) -> Callable[..., tuple[Stack, Tensor]]:
+        key = (threading.get_ident(), objective, masked, moving, only)
         if key not in self._compiled:
-            self._compiled[key] = torch.compile(super()._differentiate(objective, masked=masked))
+            plain = super()._differentiate(objective, masked=masked, moving=moving, only=only)
+            self._compiled[key] = torch.compile(plain)
         return self._compiled[key]
 
 
@@ -138,20 +256,25 @@ class LoopBackend:
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
         self._task, self._replicas = task, Replicas(task, dtype, device, training=True)
 
-    def gradient(
-        self, objective: Objective, rows: Stack, x: Tensor, y: Tensor, weight: Tensor | None, address: Tensor
-    ) -> Stack:
+    def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
         """Differentiate the objective device by device."""
-        module, dropout = self._replicas.get()
-        gradients = {name: torch.empty_like(value) for name, value in rows.items()}
-        for i in range(len(x)):
-            real = slice(None) if weight is None else weight[i] > 0
-            weight_i = None if weight is None else weight[i][real]
-            leaves = {name: value[i].detach().requires_grad_(True) for name, value in rows.items()}
-            batch = Batch(x[i][real], y[i][real], weight_i, self._task, module, dict.fromkeys(dropout, address[i]))
+        task, (module, dropout) = self._task, self._replicas.get()
+        mine, rest = _apart(task, rows, feed)
+        gradients = {name: torch.empty_like(value) for name, value in mine.items()}
+        running = None if feed.running is None else torch.empty_like(feed.running)
+        for i in range(len(feed.x)):
+            real = slice(None) if feed.weight is None else feed.weight[i] > 0
+            weight = None if feed.weight is None else feed.weight[i][real]
+            leaves = {name: value[i].detach().requires_grad_(True) for name, value in mine.items()}
+            others = {name: value[i] for name, value in rest.items()}
+            moving = None if feed.running is None else feed.running[i]
+            addresses = dict.fromkeys(dropout, feed.address[i])
+            batch = Batch(feed.x[i][real], feed.y[i][real], weight, task, module, addresses, moving)
             with torch.enable_grad():
-                value = objective(leaves, batch)
+                value = objective(_whole(task, leaves, others, feed.only), batch)
             parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
             for name, part in zip(leaves, parts, strict=True):
                 gradients[name][i] = 0 if part is None else part
-        return gradients
+            if running is not None and batch.running is not None:
+                running[i] = batch.running.detach()
+        return _spread(task, gradients, rows, feed.only), running

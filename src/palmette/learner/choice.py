@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.learner.backends import Backend, CompiledBackend, LoopBackend, VmapBackend, task_loss
+from palmette.learner.backends import Backend, CompiledBackend, Feed, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import NotFused
 from palmette.task import Task
@@ -58,7 +58,7 @@ def _first_that_fits(
             backend = BACKENDS[name](task, dtype, device)
             found = _try(backend, task, dtype, device, probe)
             expected = _try(loop, task, dtype, device, probe) if expected is None else expected
-        except (NotFused, RuntimeError) as error:
+        except Exception as error:  # whatever a module does that this backend cannot follow, the next one may
             text = str(error).strip() or type(error).__name__
             reasons.append(f"{name} cannot run the model: {text.splitlines()[0]}")
             continue
@@ -92,7 +92,8 @@ def _try(
     backend: Backend, task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
 ) -> Tensor:
     """Take the gradient of the initial model on the probe."""
-    row = {"model": task.initial(dtype).to(device)[None]}
+    row = {"model": task.initial(dtype).to(device)[None, : task.learned.width]}
+    running = None if task.running is None else task.initial_running(dtype).to(device)[None]
     with torch.no_grad():
         none = torch.zeros(1, dtype=torch.int64, device=device)
-        return backend.gradient(task_loss, row, *probe, None, none)["model"]
+        return backend.gradient(task_loss, row, Feed(*probe, None, none, running))[0]["model"]

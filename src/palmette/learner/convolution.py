@@ -27,7 +27,7 @@ class Conv2d(Stage):
 
     fresh = True
 
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         super().__init__(layer, own, sinks, place)
         self._stacked = own[0][0, 0].numel() <= _NARROW or own[0].device.type != "cpu"
         self._out: Tensor | None = None
@@ -56,14 +56,15 @@ class Conv2d(Stage):
         layer, delta = self.layer, channels_last(delta)
         if self._back is None and not self.place.first:
             self._back = _images(delta, self._shape[1:])
-        wanted = [not self.place.first, True, len(self.own) > 1]
+        wanted = [not self.place.first, self.sinks[0] is not None, len(self.own) > 1 and self.sinks[1] is not None]
         settings = layer.stride, layer.padding, layer.dilation, False, [0, 0], layer.groups
         for i in range(len(delta)):
             dx, *gradients = _ops.convolution_backward(
                 *(delta[i], self._x[i], self.own[0][i], [layer.out_channels]), *settings, wanted
             )
             for sink, gradient in zip(self.sinks, gradients, strict=False):
-                blend(sink[i], gradient, beta, alpha)
+                if sink is not None:
+                    blend(sink[i], gradient, beta, alpha)
             if self._back is not None:
                 self._back[i].copy_(dx)
         return delta if self._back is None else self._back
@@ -88,8 +89,8 @@ class Conv2d(Stage):
         self._columns = columns = x.new_empty(self._windows(padded).shape)
         groups, self._size = n * self.layer.groups, columns.shape[-2:]
         self._matrix = columns.view(groups, -1, columns.shape[-3:].numel())
-        self._kernels = self.own[0].view(groups, -1, self._matrix.shape[1])
-        self._kernel_sink = self.sinks[0].view(self._kernels.shape)
+        self._kernels = self.own[0].reshape(groups, -1, self._matrix.shape[1])
+        self._kernel_sink = None if self.sinks[0] is None else self.sinks[0].view(self._kernels.shape)
         self._out = out = x.new_empty((groups, self._matrix.shape[2], self._kernels.shape[1]))
         return out
 
@@ -118,7 +119,8 @@ class Conv2d(Stage):
                     windows[:, :, i, j].add_(columns[:, :, i, j])
             back = self._inside(padded)
         # This order of the product is up to ten times faster than the one that would leave nothing to turn.
-        blend(self._kernel_sink, torch.bmm(self._matrix, flat).mT, beta, alpha)
+        if self._kernel_sink is not None:
+            blend(self._kernel_sink, torch.bmm(self._matrix, flat).mT, beta, alpha)
         if len(self.own) > 1:
             blend(self.sinks[1], flat.sum(1).view(len(delta), -1), beta, alpha)
         return back

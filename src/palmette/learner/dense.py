@@ -39,10 +39,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def linear_step(
-    x: Tensor, delta: Tensor, weight: Tensor, bias: Tensor | None, ones: Tensor, beta: float, alpha: float
+    x: Tensor, delta: Tensor, weight: Tensor | None, bias: Tensor | None, ones: Tensor, beta: float, alpha: float
 ) -> None:
     """Set weights and bias to ``beta`` times themselves plus ``alpha`` times their gradient, summed over samples."""
-    weight.baddbmm_(delta.mT, x, beta=beta, alpha=alpha)
+    if weight is not None:
+        weight.baddbmm_(delta.mT, x, beta=beta, alpha=alpha)
     if bias is not None:
         bias.unsqueeze(1).baddbmm_(ones, delta, beta=beta, alpha=alpha)
 
@@ -94,12 +95,15 @@ def step(
     weights: list[Tensor],
     biases: list[Tensor | None],
     kinds: list[str],
+    sinks: list[Tensor | None],
+    bias_sinks: list[Tensor | None],
+    first: int,
     one: Tensor,
     loss: str,
     beta: float,
     alpha: float,
 ) -> None:
-    """Set all parameters of a chain to ``beta`` times themselves plus ``alpha`` times their gradient."""
+    """Set the parameters of a chain that are learned to ``beta`` times themselves plus ``alpha`` times their gradient."""
     values = [x]
     for k in range(len(weights)):
         values.append(linear(values[k], weights[k], biases[k]))
@@ -107,11 +111,11 @@ def step(
     delta = loss_back(values[len(weights)], y, loss)
     if share is not None:
         delta.mul_(share)
-    for back in range(len(weights)):
+    for back in range(len(weights) - first):
         k = len(weights) - 1 - back
         activate_back(delta, values[k + 1], kinds[k])
-        below = torch.bmm(delta, weights[k]) if k > 0 else delta
-        linear_step(values[k], delta, weights[k], biases[k], one, beta, alpha)
+        below = torch.bmm(delta, weights[k]) if k > first else delta
+        linear_step(values[k], delta, sinks[k], bias_sinks[k], one, beta, alpha)
         delta = below
 
 
@@ -140,6 +144,9 @@ def descend(
     weights: list[Tensor],
     biases: list[Tensor | None],
     kinds: list[str],
+    sinks: list[Tensor | None],
+    bias_sinks: list[Tensor | None],
+    first: int,
     source: Tensor,
     affine: list[float],
     y: Tensor,
@@ -163,6 +170,9 @@ def descend(
         weights: Weights of each layer ``(n, outputs, inputs)``, in ``flat``.
         biases: Its bias ``(n, outputs)``.
         kinds: Its activation.
+        sinks: The weights again; ``None`` where they stay as they are.
+        bias_sinks: So the biases.
+        first: The first layer that is learned.
         source: Samples to gather from.
         affine: Scale and shift of what is gathered, or nothing.
         y: All targets.
@@ -195,7 +205,7 @@ def descend(
             if share is not None:
                 own = share[min(steps - left, share.size(0) - 1)]
             for _ in range(left if last else 1):
-                step(x, targets[now], own, weights, biases, kinds, one, loss, beta, alpha)
+                step(x, targets[now], own, weights, biases, kinds, sinks, bias_sinks, first, one, loss, beta, alpha)
                 if centre is not None:
                     flat.add_(pulled, alpha=pull)
                 left -= 1

@@ -13,7 +13,9 @@ from torch import Tensor
 from palmette import address
 from palmette.learner.batches import Plan
 from palmette.learner.fused import FusedBackend, Space
+from palmette.learner.optimisers import Stepping
 from palmette.learner.samples import Samples
+from palmette.task.layout import Layout
 
 PerRow = float | Tensor
 
@@ -24,14 +26,18 @@ _GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is mo
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """The step ``row -= lr * (gradient + l2 * row + pull * (row - centre) + extra(row))``.
+    """The step ``row -= lr * (gradient + l2 * row + pull * (row - centre) + extra(row))``, or what an optimiser makes of it.
 
     Attributes:
         lr: Step size, one number or one per row.
         pull: Strength of the pull, one number or one per row.
         centre: Rows to be pulled to.
         extra: A further gradient as a function of the rows.
-        l2: Weight decay.
+        l2: Weight of the squared norm in the loss.
+        decay: Decoupled weight decay of an optimiser that is otherwise plain.
+        layout: The parameters that are learned.
+        only: The parts of them that take steps; all by default.
+        stepping: An optimiser that is more than plain gradient descent.
     """
 
     lr: PerRow
@@ -39,11 +45,23 @@ class Update:
     centre: Tensor | None
     extra: Callable[[Tensor], Tensor] | None
     l2: float
+    decay: float
+    layout: Layout
+    only: tuple[str, ...] | None = None
+    stepping: Stepping | None = None
 
     @property
     def uniform(self) -> bool:
         """Whether all rows take the same step, so that it can be folded into the gradient."""
-        return self.extra is None and not isinstance(self.lr, Tensor) and not isinstance(self.pull, Tensor)
+        numbers = not isinstance(self.lr, Tensor) and not isinstance(self.pull, Tensor)
+        return numbers and self.extra is None and self.stepping is None
+
+    @property
+    def fixed_centre(self) -> Tensor | None:
+        """The rows to be pulled to, zero in the parts that take no steps."""
+        if self.centre is None or self.only is None:
+            return self.centre
+        return self.centre * self.layout.mask(self.only, self.centre)
 
     def apply(self, rows: Tensor, gradient: Tensor, which: Tensor | None) -> None:
         """Change rows in place; ``which`` are their positions in the stack, all by default."""
@@ -53,7 +71,18 @@ class Update:
             gradient = gradient + take(column(self.pull, rows), which) * (rows - take(self.centre, which))
         if self.extra is not None:
             gradient = gradient + self.extra(rows)
-        rows -= take(column(self.lr, rows), which) * gradient
+        mine = rows if self.only is None else self.layout.cut(rows, self.only)
+        if self.only is not None:
+            gradient = self.layout.cut(gradient, self.only)
+        if self.stepping is not None:
+            gradient = self.stepping.step(mine, gradient, which)
+        elif self.decay:
+            gradient = gradient + self.decay * mine
+        change = take(column(self.lr, rows), which) * gradient
+        if self.only is None:
+            rows -= change
+        else:
+            rows.copy_(self.layout.put(rows, self.only, mine - change))
 
 
 def fold(
@@ -82,10 +111,10 @@ def fold(
     """
     ends = sorted(set(wanted.tolist()))
     if len(ends) <= 1:
-        return _run(backend, samples, start, update.centre, 0, sum(ends), update, plan, dropout, go_on)
+        return _run(backend, samples, start, update.fixed_centre, 0, sum(ends), update, plan, dropout, go_on)
     order = torch.argsort(wanted, descending=True, stable=True)
     place = order.to(start.device)
-    rows, centre = start[place], take(update.centre, place)
+    rows, centre = start[place], take(update.fixed_centre, place)
     plan, dropout = plan.take(order.numpy()), take(dropout, place)
     done = 0
     for end in ends:
@@ -118,8 +147,8 @@ def _run(
     if begin == end or not len(rows):
         return rows.clone()
     lr, pull = float(update.lr), float(update.pull)
-    beta, alpha = 1 - lr * (pull + update.l2), -lr / plan.size if plan.full else -lr
-    space = backend.space(len(rows), plan.size, fold=True)
+    beta, alpha = 1 - lr * (pull + update.l2 + update.decay), -lr / plan.size if plan.full else -lr
+    space = backend.space(len(rows), plan.size, fold=True, only=update.only)
     pulled = centre if pull else None
     if dropout is None and space.alone(samples):
         # Nothing can stop a call, so a long descent is several of them.

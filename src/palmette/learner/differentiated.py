@@ -21,9 +21,10 @@ class Differentiated(Stage):
             back = not self.place.first and x.is_floating_point()
             # All parameters are parts of one memory. `data` keeps autograd from taking a step of a later layer, which
             # writes to other parts, for a change of these.
-            self._leaves = [part.data.requires_grad_(True) for part in self.own]
+            own = [part.data.requires_grad_(sink is not None) for part, sink in zip(self.own, self.sinks, strict=True)]
             x = x.detach().requires_grad_(back)
-            self._y = self.run(x, self._leaves)
+            self._y = self.run(x, own)
+            self._leaves = [part for part in own if part.requires_grad]
             if back:
                 self._leaves.append(x)
         return self._y.detach()
@@ -35,7 +36,8 @@ class Differentiated(Stage):
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Differentiate, update the sinks and pass the input's gradient on."""
         gradients = torch.autograd.grad(self._y, self._leaves, delta.contiguous())
-        for sink, gradient in zip(self.sinks, gradients, strict=False):
+        learned = [sink for sink in self.sinks if sink is not None]
+        for sink, gradient in zip(learned, gradients, strict=False):
             blend(sink, gradient, beta, alpha)
         # Later stages write into the gradient, so it must not be one number seen many times.
         return delta if self.place.first else gradients[-1].contiguous()

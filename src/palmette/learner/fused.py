@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from palmette.learner import dense
-from palmette.learner.backends import Backend, LoopBackend, Objective, Stack, VmapBackend, task_loss
+from palmette.learner.backends import Backend, Feed, Gradients, LoopBackend, Objective, Stack, VmapBackend, task_loss
 from palmette.learner.batches import Lines
 from palmette.learner.lowering import Link, NotFused, dense_layers, lower
 from palmette.learner.samples import Samples
@@ -61,6 +62,7 @@ class Space:
         like: A tensor of the rows' type and place.
         fold: Whether gradients go straight into the parameters, as steps.
         training: Whether dropout drops.
+        only: The parts of the model that are learned; all by default.
     """
 
     def __init__(
@@ -73,22 +75,28 @@ class Space:
         *,
         fold: bool,
         training: bool = True,
+        only: tuple[str, ...] | None = None,
     ) -> None:
-        layout = task.layout
+        layout = task.learned
         self._n, self._batch, self._sizes = n, batch, list(layout.sizes)
         self._flat = like.new_empty(n * layout.width)
         self._sink = self._flat if fold else torch.empty_like(self._flat)
         self._parts, self._sink_parts = self._pieces(self._flat), self._pieces(self._sink)
         own, sinks = self._named(self._flat, layout), self._named(self._sink, layout)
+        own |= {name: value.to(like).expand(n, *value.shape) for name, value in task.frozen.items()}
+        learned = frozenset(layout.names) if only is None else layout.members(only)
+        if not fold and only is not None:
+            self._sink.zero_()  # the gradient of what is not learned
         self._stages: list[Stage] = []
-        self._first = next(i for i, link in enumerate(links) if link.names)
+        self._first = next(i for i, link in enumerate(links) if learned.intersection(link.names))
         for i, link in enumerate(links):
             inplace = i > 0 and links[i - 1].stage.fresh
             place = Place(i == self._first, inplace, training)
-            stage = link.stage(link.layer, [own[p] for p in link.names], [sinks[p] for p in link.names], place)
-            self._stages.append(stage)
+            mine = [sinks[name] if name in learned else None for name in link.names]
+            self._stages.append(link.stage(link.layer, [own[name] for name in link.names], mine, place))
         used = {name for link in links for name in link.names}
-        self._idle = [sinks[name] for name in layout.names if name not in used]
+        self._idle = [sinks[name] for name in layout.names if name not in used and name in learned]
+        self._learned = learned
         self._back = list(reversed(self._stages[self._first :]))
         self._dropouts = [stage for stage in self._stages if isinstance(stage, Dropout)]
         self._head, self._loss = Head(task), task.loss
@@ -160,11 +168,11 @@ class Space:
             alpha: Factor of the gradients.
             pull: Factor of the centre.
         """
-        weights, biases, kinds = self._chain
         source, affine = samples.source
         result: Tensor = dense.compiled()(
             *(start, centre, self._sizes, self._flat, self._flat if centre is None else self._pulled),
-            *(weights, biases, kinds, source.view(len(source), -1), affine, samples.y, self._memory(samples)),
+            *self._chain,
+            *(source.view(len(source), -1), affine, samples.y, self._memory(samples)),
             *(
                 [list(told) for told in lines],
                 steps,
@@ -178,11 +186,15 @@ class Space:
         return result
 
     @cached_property
-    def _chain(self) -> tuple[list[Tensor], list[Tensor | None], list[str]]:
-        """The weights, biases and activations of a dense chain."""
+    def _chain(self) -> tuple[Any, ...]:
+        """The weights, biases and activations of a dense chain, what of them is learned, and the first layer that is."""
         layers = self._layers or []
+        weights = [self._own[layer.weight] for layer in layers]
         biases = [None if layer.bias is None else self._own[layer.bias] for layer in layers]
-        return [self._own[layer.weight] for layer in layers], biases, [layer.activation for layer in layers]
+        sinks = [part if layer.weight in self._learned else None for layer, part in zip(layers, weights, strict=True)]
+        bias_sinks = [part if layer.bias in self._learned else None for layer, part in zip(layers, biases, strict=True)]
+        first = next(k for k, layer in enumerate(layers) if self._learned.intersection((layer.weight, layer.bias)))
+        return weights, biases, [layer.activation for layer in layers], sinks, bias_sinks, first
 
     def _memory(self, samples: Samples) -> Tensor:
         if self._x is None:
@@ -242,11 +254,11 @@ class FusedBackend:
     name = "fused"
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
-        if task.frozen:
-            raise NotFused(f"parameter {min(task.frozen)} is frozen")
+        if task.running is not None:
+            raise NotFused("it has running statistics (BatchNorm)")
         self._task = task
         self._links = lower(task.replica(training=True, dtype=dtype, device=device))
-        if unknown := {name for link in self._links for name in link.names} - set(task.layout.names):
+        if unknown := {name for link in self._links for name in link.names} - {*task.learned.names, *task.frozen}:
             raise NotFused(f"parameter {min(unknown)} is shared between layers")
         self.has_dropout = any(link.stage is Dropout for link in self._links)
         self.dense = dense_layers(self._links) is not None
@@ -257,31 +269,32 @@ class FusedBackend:
             "loop": LoopBackend(task, dtype, device),
         }
 
-    def space(self, n: int, batch: int, *, fold: bool, training: bool = True) -> Space:
-        """Return this thread's memory for n devices and a batch size."""
-        kept: dict[tuple[int, int, bool, bool], Space] = self._local.__dict__.setdefault("spaces", {})
-        key = (n, batch, fold, training)
+    def space(
+        self, n: int, batch: int, *, fold: bool, training: bool = True, only: tuple[str, ...] | None = None
+    ) -> Space:
+        """Return this thread's memory for n devices and a batch size, in which some parts of the model are learned."""
+        kept: dict[Any, Space] = self._local.__dict__.setdefault("spaces", {})
+        key = (n, batch, fold, training, only)
         space = kept.pop(key, None) or Space(
-            *(self._task, self._links, n, batch, self._like), fold=fold, training=training
+            *(self._task, self._links, n, batch, self._like), fold=fold, training=training, only=only
         )
         while len(kept) >= _KEPT:
             del kept[next(iter(kept))]
         kept[key] = space
         return space
 
-    def gradient(
-        self, objective: Objective, rows: Stack, x: Tensor, y: Tensor, weight: Tensor | None, address: Tensor
-    ) -> Stack:
+    def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
         """Return the gradient of the task's loss; other objectives go to `vmap`, or to `loop` where it cannot follow."""
         if objective is not task_loss:
             try:
-                return self._other["vmap"].gradient(objective, rows, x, y, weight, address)
+                return self._other["vmap"].gradient(objective, rows, feed)
             except RuntimeError:
-                return self._other["loop"].gradient(objective, rows, x, y, weight, address)
-        space = self.space(len(x), x.shape[1], fold=False)
+                return self._other["loop"].gradient(objective, rows, feed)
+        batch = feed.x.shape[1]
+        space = self.space(len(feed.x), batch, fold=False, only=feed.only)
         space.load(rows["model"])
-        space.step(x, y, weight, address, 0.0, 1.0 if weight is not None else 1 / x.shape[1], 0.0)
-        return {"model": space.store()}
+        space.step(feed.x, feed.y, feed.weight, feed.address, 0.0, 1.0 if feed.weight is not None else 1 / batch, 0.0)
+        return {"model": space.store()}, None
 
     def predict(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return the outputs of each row's model, without dropout, on its samples ``(n, batch, ...)``."""

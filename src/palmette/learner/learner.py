@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
+from palmette.learner.backends import Stack
+from palmette.learner.beginning import Beginning, apart, encode
 from palmette.learner.choice import choose
 from palmette.learner.fused import FusedBackend
+from palmette.learner.optimisers import Optimiser
 from palmette.learner.place import place
 from palmette.learner.samples import Samples
 from palmette.learner.scores import Scorer
@@ -37,6 +40,14 @@ class Halted(PalmetteError):  # noqa: N818 - reads as what it is
     """The steps under way are no longer wanted; whoever says so does not look at what this thread returns."""
 
 
+def keeps(task: Task, optimiser: Optimiser, dtype: torch.dtype) -> Stack:
+    """Return what a learner keeps of every device between messages: running statistics, the memory of an optimiser."""
+    kept = {"running": task.initial_running(dtype)} if task.own_running else {}
+    if optimiser.keep:
+        kept |= {name: row.to(dtype) for name, row in optimiser.memory(task.layout).items()}
+    return kept
+
+
 class Learner:
     """What all devices share for their local work: task, samples, backend.
 
@@ -49,11 +60,15 @@ class Learner:
         device: Where rows and samples live.
         backend: ``"auto"``, ``"fused"``, ``"vmap"``, ``"compile"`` (vmap through `torch.compile`) or ``"loop"``.
         held_out: Share of each device's training samples kept out of training for `LocalWork.loss`.
-        memory: Bytes that a converted copy of the samples may take.
+        memory: Bytes that a converted copy of the samples, or of the features of a frozen beginning, may take.
+        optimiser: How devices make steps of gradients; plain gradient descent by default.
 
     Attributes:
+        task: What is computed: the task, or what of its module follows a frozen beginning.
         backend: What takes the gradients; ``backend.name`` says which.
         reason: Why it is this one, in plain words.
+        told: Further sentences about how the model is computed.
+        doubts: Such sentences that a user should see.
     """
 
     def __init__(
@@ -68,6 +83,7 @@ class Learner:
         backend: str = "auto",
         held_out: float = 0.0,
         memory: int = 2 << 30,
+        optimiser: Optimiser | None = None,
     ) -> None:
         if batch_size != "full" and batch_size < 1:
             raise BadInput(f"batch_size must be at least 1 or 'full', not {batch_size}")
@@ -80,6 +96,20 @@ class Learner:
         probe = torch.arange(min(2, len(population.x)), device=self.device)
         x, y = self.data.features(probe), self.data.targets(probe)
         task = self.task = task.fitted(x, y, population.classes)
+        self.told: list[str] = []
+        self.doubts: list[str] = []
+        self.optimiser = Optimiser() if optimiser is None else optimiser
+        found = apart(task, x)
+        if isinstance(found, Beginning):
+            self.data = encode(self.data, found.module, memory)
+            x, task = self.data.features(probe), found.rest
+            self.task = task
+            self.told.append(
+                f"the frozen beginning ({found.layers} layers) is computed once: {len(self.data.y)} samples of "
+                f"{self.data.width} features"
+            )
+        elif found:
+            self.doubts.append(f"the frozen layers are computed anew at every step, because {found}")
         self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width
@@ -102,6 +132,14 @@ class Learner:
         """Raise `Halted` where steps are no longer wanted; to be called between any two of them."""
         if self._unwanted.is_set():
             raise Halted
+
+    def keeps(self) -> Stack:
+        """Return what the learner itself keeps of every device between messages: initial rows by name."""
+        return keeps(self.task, self.optimiser, self.dtype)
+
+    def begin(self, devices: int) -> Stack:
+        """Return what it keeps of some devices before their first message."""
+        return {name: row.to(self.device).repeat(devices, 1) for name, row in self.keeps().items()}
 
     def initial(self) -> Tensor:
         """Return the initial model as a flat row."""

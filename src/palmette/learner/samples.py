@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import torch
@@ -43,6 +44,13 @@ class Samples:
         elif raw.numel() * dtype.itemsize <= memory:
             raw, affine = population.features(torch.arange(len(raw)), dtype).to(device), []
         self.source = raw.contiguous(), affine
+
+    def replaced(self, features: Tensor) -> Samples:
+        """Return the same samples with other features, in the rows' type."""
+        made = copy.copy(self)
+        made.shape, made.width = tuple(features.shape[1:]), math.prod(features.shape[1:])
+        made.dtype, made.source = self.rows_dtype, (features, [])
+        return made
 
     def features(self, index: Tensor, out: Tensor | None = None) -> Tensor:
         """Gather the features of some samples, into ``out`` where it is given."""

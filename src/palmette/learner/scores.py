@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from palmette.learner.backends import Backend, Replicas
+from palmette.learner.backends import Backend, Batch, Replicas, Stack
 from palmette.learner.fused import FusedBackend
 from palmette.learner.samples import Samples
 from palmette.population import Population
@@ -16,9 +17,17 @@ from palmette.task import Task
 
 Split = Literal["train", "held-out", "test"]
 
+Predict = Callable[[Any, Batch], Tensor]
+"""``(rows, batch) -> outputs`` for one device: its rows by name and samples of its own."""
+
 _BLOCK = 256  # samples of one device in one vectorised forward pass
 _SHARED = 4096  # samples of one shared model in one forward pass
 _NUMBERS = 1 << 20  # numbers in the samples of one vectorised forward pass
+
+
+def model_output(rows: Any, batch: Batch) -> Tensor:
+    """Predict with the row named ``model``, as most devices do."""
+    return batch.predict(rows["model"])
 
 
 class Scorer:
@@ -37,7 +46,7 @@ class Scorer:
     ) -> None:
         self._task, self._population, self._samples, self._held_out = task, population, samples, held_out
         self._backend = backend
-        self._replicas = Replicas(task, samples.rows_dtype, samples.device, training=False)
+        self.replicas = Replicas(task, samples.rows_dtype, samples.device, training=False)
 
     def ranges(self, ids: Tensor, split: Split) -> tuple[Tensor, Tensor]:
         """Return the first sample and the number of samples of each device's part."""
@@ -49,19 +58,34 @@ class Scorer:
             return first + train - held, held
         return first + train, start[ids + 1] - first - train
 
-    def sums(self, rows: Tensor, owner: Tensor, ids: Tensor, split: Split) -> dict[str, Tensor]:
+    def sums(
+        self,
+        rows: Tensor | Stack,
+        owner: Tensor,
+        ids: Tensor,
+        split: Split,
+        running: Tensor | None = None,
+        predict: Predict = model_output,
+    ) -> dict[str, Tensor]:
         """Return, for each device of ``ids``, the sum of every metric and the ``count`` of samples (float64, on CPU).
 
         Args:
-            rows: Models ``(k, d)``.
+            rows: Models ``(k, d)``, or several rows by name.
             owner: For each device, the position of its model in ``rows``.
             ids: The devices.
             split: Which of their samples.
+            running: Each device's own running statistics, where devices keep them.
+            predict: How a device predicts from its rows; by default with the row ``model``.
         """
         first, count = self.ranges(ids, split)
-        own = self._backend.name != "loop" and len(rows) * 2 > len(ids)
+        stack: Stack = {"model": rows} if isinstance(rows, Tensor) else rows
+        if running is not None:  # every device is a model of its own
+            stack = {name: value[owner.to(value.device)] for name, value in stack.items()}
+            owner = torch.arange(len(ids))
+        lines = len(next(iter(stack.values())))
+        own = self._backend.name != "loop" and lines * 2 > len(ids)
         with torch.no_grad():
-            result = (self._own if own else self._shared)(rows, owner, first, count)
+            result = (self._own if own else self._shared)(stack, owner, first, count, running, predict)
         return {**result, "count": count.to(torch.float64)}
 
     def _empty(self, devices: int) -> dict[str, Tensor]:
@@ -71,7 +95,9 @@ class Scorer:
         index = index.to(self._samples.device)
         return self._samples.features(index), self._samples.targets(index)
 
-    def _shared(self, rows: Tensor, owner: Tensor, first: Tensor, count: Tensor) -> dict[str, Tensor]:
+    def _shared(
+        self, rows: Stack, owner: Tensor, first: Tensor, count: Tensor, running: Tensor | None, predict: Predict
+    ) -> dict[str, Tensor]:
         """Run each model over the samples of all its devices, one after the other."""
         sums = self._empty(len(count))
         size = max(64, min(_SHARED, _NUMBERS // (4 * self._samples.width)))
@@ -83,22 +109,25 @@ class Scorer:
             device_of = torch.repeat_interleave(mine, count[mine])
             shift = torch.cumsum(count[mine], 0) - count[mine]
             index = torch.repeat_interleave(first[mine] - shift, count[mine]) + torch.arange(len(device_of))
+            row = {name: value[position] for name, value in rows.items()}
+            moving = None if running is None else running[position]
             for some, devices in zip(index.split(size), device_of.split(size), strict=True):
                 x, y = self._gather(some)
-                output = self._output(rows[position], x)
+                output = self._output(row, x, y, moving, predict)
                 for name, metric in self._task.per_sample_metrics.items():
                     sums[name].index_add_(0, devices, metric(output, y).to("cpu", torch.float64))
         return sums
 
-    def _output(self, row: Tensor, x: Tensor) -> Tensor:
+    def _output(self, row: Stack, x: Tensor, y: Tensor, running: Tensor | None, predict: Predict) -> Tensor:
         """Return one model's output on some samples."""
-        if isinstance(self._backend, FusedBackend):
-            return self._backend.predict(row[None], x[None])[0]
-        module, _ = self._replicas.get()
-        output: Tensor = functional_call(module, self._task.layout.unflatten(row), (x,))
-        return output
+        if isinstance(self._backend, FusedBackend) and predict is model_output:
+            return self._backend.predict(row["model"][None], x[None])[0]
+        module, _ = self.replicas.get()
+        return predict(row, Batch(x, y, None, self._task, module, {}, running))
 
-    def _own(self, rows: Tensor, owner: Tensor, first: Tensor, count: Tensor) -> dict[str, Tensor]:
+    def _own(
+        self, rows: Stack, owner: Tensor, first: Tensor, count: Tensor, running: Tensor | None, predict: Predict
+    ) -> dict[str, Tensor]:
         """Run many models at once, each over its own device's samples in padded blocks."""
         sums = self._empty(len(count))
         for lo in range(0, int(count.max()) if len(count) else 0, _BLOCK):
@@ -112,27 +141,28 @@ class Scorer:
                 real = position < count[some, None]
                 index = first[some, None] + torch.minimum(position, count[some, None] - 1)
                 x, y = self._gather(index.reshape(-1))
-                values = self._values(
-                    rows[owner[some].to(rows.device)], x.unflatten(0, index.shape), y.unflatten(0, index.shape)
-                )
+                mine = {name: value[owner[some].to(value.device)] for name, value in rows.items()}
+                moving = None if running is None else running[some.to(running.device)]
+                x, y = x.unflatten(0, index.shape), y.unflatten(0, index.shape)
+                values = self._values(mine, x, y, moving, predict)
                 for name, value in zip(sums, values, strict=True):
                     sums[name][some] = sums[name][some] + (value.to("cpu", torch.float64) * real).sum(1)
         return sums
 
-    def _values(self, rows: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+    def _values(self, rows: Stack, x: Tensor, y: Tensor, running: Tensor | None, predict: Predict) -> list[Tensor]:
         """Return every metric ``(n, samples)`` of each row's model on its samples."""
-        metrics = self._task.per_sample_metrics.values()
+        task, metrics = self._task, self._task.per_sample_metrics.values()
 
         def measured(output: Tensor, y: Tensor) -> list[Tensor]:
             return [metric(output, y) for metric in metrics]
 
-        if isinstance(self._backend, FusedBackend):
-            result: list[Tensor] = vmap(measured)(self._backend.predict(rows, x), y)
+        if isinstance(self._backend, FusedBackend) and predict is model_output:
+            result: list[Tensor] = vmap(measured)(self._backend.predict(rows["model"], x), y)
             return result
-        module, _ = self._replicas.get()
+        module, _ = self.replicas.get()
 
-        def one(row: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
-            return measured(functional_call(module, self._task.layout.unflatten(row), (x,)), y)
+        def one(row: Stack, x: Tensor, y: Tensor, running: Tensor | None) -> list[Tensor]:
+            return measured(predict(row, Batch(x, y, None, task, module, {}, running)), y)
 
-        values: list[Tensor] = vmap(one)(rows, x, y)
+        values: list[Tensor] = vmap(one, in_dims=(0, 0, 0, None if running is None else 0))(rows, x, y, running)
         return values

@@ -28,7 +28,7 @@ class Place:
     """Where in the chain a stage stands.
 
     Attributes:
-        first: Whether it is the first with parameters, so that nobody needs the gradient of its input.
+        first: Whether it is the first that learns, so that nobody needs the gradient of its input.
         inplace: Whether it may overwrite its input.
         training: Whether dropout drops.
     """
@@ -44,14 +44,14 @@ class Stage(ABC):
     Args:
         layer: The torch layer, for its settings only.
         own: Its parameters ``(n, *shape)`` in the layer's own order.
-        sinks: Where their gradients go.
+        sinks: Where their gradients go; ``None`` for a parameter that stays as it is.
         place: Where it stands.
     """
 
     fresh: ClassVar[bool] = False
     """Whether the output is memory of its own that the stage's backward does not read."""
 
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         self.layer: Any = layer
         self.own, self.sinks, self.place = own, sinks, place
 
@@ -67,8 +67,10 @@ class Stage(ABC):
         """
 
 
-def blend(sink: Tensor, gradient: Tensor, beta: float, alpha: float) -> None:
+def blend(sink: Tensor | None, gradient: Tensor, beta: float, alpha: float) -> None:
     """Set ``sink = beta * sink + alpha * gradient``; a sink that counts for nothing may hold anything."""
+    if sink is None:
+        return
     if beta == 0:
         torch.mul(gradient, alpha, out=sink)
     else:
@@ -80,7 +82,7 @@ class Linear(Stage):
 
     fresh = True
 
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         super().__init__(layer, own, sinks, place)
         self._bias = own[1] if len(own) > 1 else None
         self._bias_sink = sinks[1] if len(own) > 1 else None
@@ -168,7 +170,7 @@ class Flatten(Stage):
 class Select(Stage):
     """Pick a part of every sample by a constant index, such as the last step of a sequence."""
 
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         super().__init__(layer, own, sinks, place)
         self._index = (slice(None), *self.layer.index)
 
@@ -220,7 +222,7 @@ class MaxPool2d(Stage):
 
     fresh = True
 
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor], place: Place) -> None:
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         super().__init__(layer, own, sinks, place)
         names = "kernel_size", "stride", "padding", "dilation", "ceil_mode"
         self._settings = [getattr(layer, name) for name in names]

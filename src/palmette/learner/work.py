@@ -2,66 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Literal
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
 
-import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from palmette import address
-from palmette.errors import Diverged, PalmetteError
-from palmette.learner import batches
+from palmette.errors import PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
 from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
-from palmette.learner.learner import Learner
+from palmette.learner.optimisers import Memory, Optimiser, Stepping
+from palmette.learner.outputs import Outputs, features_of, outputs_of
 from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
-
-BatchKind = Literal["next", "same", "full", "one"]
-# Features, targets, and the samples' weights where batches are not full.
-Gathered = tuple[Tensor, Tensor, Tensor | None]
-
-_STEPS = 32  # steps whose batches are addressed at once
-_FULL = 512  # samples of one device taken at once in a full gradient
-
-# All chunks of one exchange have the same scalar address.
-_key = lru_cache(maxsize=256)(address.key)
+from palmette.learner.steps import BatchKind, Epochs, Parts, Steps
+from palmette.task.layout import Which
 
 
-@dataclass(frozen=True)
-class Epochs:
-    """A number of steps given as passes over each device's own training samples; a pass visits every sample once."""
-
-    passes: float
-
-
-class LocalWork:
-    """The local work of one chunk of devices in one exchange; what a device program calls.
-
-    Args:
-        learner: What all devices share.
-        ids: The devices of this chunk.
-        round_: Round of the run.
-        exchange: For each device, the number of the exchange within the round.
-    """
-
-    def __init__(self, learner: Learner, ids: Tensor, round_: int, exchange: Tensor) -> None:
-        self._learner, self.ids, self.round = learner, ids, round_
-        # On the host and in numpy, whose calls cost a fraction of torch's.
-        self._ids, self._exchange = ids.numpy(), exchange.numpy()
-        self._count, self._first = learner.samples.numpy()[self._ids], learner.population.start.numpy()[self._ids]
-        self.device_steps = 0
-        self._calls = 0
-
-    @cached_property
-    def samples(self) -> Tensor:
-        """Training samples of each device."""
-        return torch.from_numpy(self._count)
+class LocalWork(Steps):
+    """The local work of one chunk of devices in one exchange; what a device program calls."""
 
     @cached_property
     def held_out(self) -> Tensor:
@@ -83,8 +45,11 @@ class LocalWork:
         centre: Tensor | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
         batch: BatchKind = "next",
+        only: Which | None = None,
     ) -> Tensor:
         """Take gradient steps ``row -= lr * (gradient + pull * (row - centre) + extra(row))`` on every row.
+
+        The run's optimiser (`Optimiser`, ``local`` in a config) may make more of a step than this; it is plain by default.
 
         Args:
             start: Rows to start from; they are not changed.
@@ -94,22 +59,76 @@ class LocalWork:
             centre: Rows to be pulled to; needed with a pull.
             extra: A further gradient as a function of the rows.
             batch: ``"next"`` batch at every step, the ``"same"`` one, the ``"full"`` training data, or ``"one"`` sample.
+            only: The part of the model that takes steps, or several; the others stay as they are. All by default.
+        """
+        rule, memory = self._learner.optimiser, None
+        if rule.keep:
+            memory = {name: self.kept[name] for name in rule.memory(self._learner.task.layout)}
+        given: dict[str, Any] = {"steps": steps, "lr": lr, "pull": pull, "centre": centre, "extra": extra}
+        rows, after = self.optimise(start, rule, memory, **given, batch=batch, only=only)
+        if rule.keep:
+            self.kept.update(after)
+        return rows
+
+    def optimise(
+        self,
+        start: Tensor,
+        optimiser: Optimiser,
+        memory: Memory | None = None,
+        *,
+        steps: int | Tensor | Epochs,
+        lr: PerRow,
+        pull: PerRow = 0.0,
+        centre: Tensor | None = None,
+        extra: Callable[[Tensor], Tensor] | None = None,
+        batch: BatchKind = "next",
+        only: Which | None = None,
+    ) -> tuple[Tensor, Stack]:
+        """Take steps as `descend` does, with an optimiser of the program's own; return rows and what it remembers.
+
+        Args:
+            start: Rows to start from.
+            optimiser: The optimiser.
+            memory: What it remembers from before, one line per row, as this method returned it; it starts anew by default.
+            steps: As in `descend`; so are the others.
+            lr: Step size.
+            pull: Strength of the pull.
+            centre: Rows to be pulled to.
+            extra: A further gradient.
+            batch: Which batches.
+            only: The part of the model that takes steps.
         """
         if centre is None and (isinstance(pull, Tensor) or pull != 0):
             raise PalmetteError("descend(pull=...) also needs centre=, the rows to pull to")
-        learner, backend = self._learner, self._learner.backend
-        update = Update(lr, pull, centre, extra, learner.task.l2)
+        learner, task, parts = self._learner, self._learner.task, _parts(only)
+        rows, running = self._open(start)
+        remembered = {name: value.clone() for name, value in (memory or self._begin(optimiser)).items()}
+        stepping = None if optimiser.plain else Stepping(optimiser, task.learned, parts, remembered)
+        width = task.learned.width
+        update = Update(
+            lr=lr * optimiser.factor(self.round, self._all_rounds),
+            pull=pull,
+            centre=None if centre is None else centre[:, :width],
+            extra=_within(extra, start, width),
+            l2=task.l2,
+            decay=optimiser.weight_decay if optimiser.plain else 0.0,
+            layout=task.learned,
+            only=parts,
+            stepping=stepping,
+        )
         wanted, call = self._wanted(steps, batch), self._next()
         plan = self._plan(batch, call, epochs=isinstance(steps, Epochs))
+        backend = learner.backend
         if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
             dropout = self._dropout(call) if backend.has_dropout else None
             with self._blame(self.ids):
-                return fold(backend, learner.data, start, wanted, update, plan, dropout, learner.go_on)
+                return fold(backend, learner.data, rows, wanted, update, plan, dropout, learner.go_on), remembered
 
         def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
             update.apply(rows["model"], gradients["model"], which)
 
-        return self._walk(task_loss, {"model": start}, wanted, plan, call, change)["model"]
+        stack, running = self._walk(task_loss, {"model": rows}, running, wanted, plan, call, change, parts)
+        return self._close(stack["model"], running), remembered
 
     def minimise(
         self,
@@ -120,7 +139,9 @@ class LocalWork:
         lr: PerRow | Mapping[str, PerRow],
         batch: BatchKind = "next",
     ) -> Stack:
-        """Take gradient steps on several named rows for an objective of one's own.
+        """Take plain gradient steps on several named rows for an objective of one's own.
+
+        Running statistics become those of the objective's last prediction; averaged ones are columns of the row ``model``.
 
         Args:
             objective: ``(rows, batch) -> scalar`` for one device: named rows of one device and its `Batch`.
@@ -129,7 +150,18 @@ class LocalWork:
             lr: One step size, or one per name.
             batch: As in `descend`.
         """
-        rates = {name: column(lr[name] if isinstance(lr, Mapping) else lr, value) for name, value in rows.items()}
+        task, start, running = self._learner.task, dict(rows), None
+        if task.running is not None:
+            if not task.own_running and "model" not in rows:
+                raise PalmetteError(
+                    "minimise: the model's running statistics are averaged, so one of the rows must be named 'model' and take "
+                    "them; or use buffers='own'"
+                )
+            if "model" in rows:
+                start["model"], running = self._open(rows["model"])
+            else:
+                running = self.kept["running"]
+        rates = {name: column(lr[name] if isinstance(lr, Mapping) else lr, value) for name, value in start.items()}
 
         def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
             for name, value in rows.items():
@@ -137,191 +169,126 @@ class LocalWork:
 
         wanted, call = self._wanted(steps, batch), self._next()
         plan = self._plan(batch, call, epochs=isinstance(steps, Epochs))
-        return self._walk(objective, rows, wanted, plan, call, change)
+        after, running = self._walk(objective, start, running, wanted, plan, call, change)
+        if "model" in after:
+            after["model"] = self._close(after["model"], running)
+        elif running is not None:
+            self.kept["running"] = running
+        return after
 
-    def gradient(self, rows: Tensor, batch: BatchKind = "full") -> Tensor:
-        """Return the gradient of every row on a batch of its own device."""
-        return self.oracle(batch)(rows)
+    def gradient(self, rows: Tensor, batch: BatchKind = "full", only: Which | None = None) -> Tensor:
+        """Return the gradient of every row on a batch of its own device; zero outside the parts ``only`` names."""
+        return self.oracle(batch, only=only)(rows)
 
-    def oracle(self, batch: BatchKind = "next", where: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+    def oracle(
+        self, batch: BatchKind = "next", where: Tensor | None = None, only: Which | None = None
+    ) -> Callable[[Tensor], Tensor]:
         """Fix one batch of every device and return the gradient on it as a function of the rows.
 
         All rows that the function is called with meet the same samples and the same dropout masks, so that gradients at
-        different rows can be compared. Every call counts one step of each device it is for.
+        different rows can be compared. Every call counts one step of each device it is for. Running statistics stay as they
+        are.
 
         Args:
             batch: As in `descend`.
             where: Which devices it is for (bool, one per row); the others do nothing and get zeros. All by default.
+            only: The parts of the model to differentiate; the gradient is zero in the others. All by default.
         """
-        call, l2 = self._next(), self._learner.task.l2
+        call, l2, parts = self._next(), self._learner.task.l2, _parts(only)
         which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
         plan, ids = self._plan(batch, call), self._ids_of(which)
         samples = None if plan is None else self._gather(plan, 0, self._on_device(plan.block(0, 1)[0]), which)
-        masks = take(self._masks(call, 0), which)
+        masks, layout = take(self._masks(call, 0), which), self._learner.task.learned
 
         def gradient(rows: Tensor) -> Tensor:
+            result = torch.zeros_like(rows)
             if not len(ids):
-                return torch.zeros_like(rows)
+                return result
             self.device_steps += len(ids)
-            mine = take(rows, which)
-            value = self._gradients(task_loss, {"model": mine}, ids, samples, masks)["model"]
+            opened, running = self._open(rows)
+            mine = take(opened, which)
+            stack, _ = self._gradients(task_loss, {"model": mine}, ids, samples, masks, take(running, which), parts)
+            value = stack["model"]
             if l2:
-                value = value + l2 * mine
-            return value if which is None else torch.zeros_like(rows).index_copy_(0, which, value)
+                value = value + l2 * (mine if parts is None else mine * layout.mask(parts, mine))
+            if which is None and value.shape == rows.shape:
+                return value
+            result[slice(None) if which is None else which, : value.shape[1]] = value
+            return result
 
         return gradient
 
     def loss(self, rows: Tensor, split: Split = "train") -> Tensor:
         """Return each row's mean loss on its device's training or held-out samples (never on test data)."""
-        if split == "test":
-            raise PalmetteError("a device program may not look at test data")
-        sums = self._learner.scorer.sums(rows, torch.arange(len(rows)), self.ids, split)
+        _refuse_test(split)
+        sums = self._learner.scorer.sums(rows, torch.arange(len(rows)), self.ids, split, self.kept.get("running"))
         value = (sums["loss"] / sums["count"].clamp(min=1)).to(rows)
-        return value + 0.5 * self._learner.task.l2 * rows.square().sum(1)
+        return value + 0.5 * self._learner.task.l2 * rows[:, : self._learner.task.learned.width].square().sum(1)
 
-    # -- what each call is given ---------------------------------------------------------------------------------------
+    def outputs(self, rows: Tensor, split: Split = "train") -> Outputs:
+        """Return what each row's model gives for its device's training or held-out samples (never for test data)."""
+        _refuse_test(split)
+        return outputs_of(self._learner, rows, self.ids, split, self.kept.get("running"))
 
-    def _next(self) -> int:
-        """Number the calls: each has batches of its own."""
-        self._calls += 1
-        return self._calls - 1
+    def features(self, rows: Tensor, split: Split = "train", *, of: Which = "head") -> Outputs:
+        """Return what enters a part of each row's model, for its device's training or held-out samples.
 
-    def _on_device(self, value: Tensor) -> Tensor:
-        return value.to(self._learner.device)
+        Args:
+            rows: One model per device.
+            split: Which samples; never test data.
+            of: The part whose input is wanted.
+        """
+        _refuse_test(split)
+        return features_of(self._learner, rows, self.ids, split, self.kept.get("running"), of)
 
-    def _wanted(self, steps: int | Tensor | Epochs, batch: BatchKind) -> Tensor:
-        """Return the number of steps of each row and count them."""
-        n = len(self._ids)
-        if isinstance(steps, int):
-            self.device_steps += n * steps
-            return torch.full((n,), steps)
-        if isinstance(steps, Epochs):
-            size = self._size(batch)
-            per_pass = torch.ones_like(self.samples) if size is None else -(-self.samples // size)
-            # The tiny part taken off keeps a product like 0.3 * 50 from being rounded up to 16.
-            wanted = torch.ceil(per_pass.double() * steps.passes - 1e-9).to(torch.int64)
-        else:
-            wanted = torch.as_tensor(steps).to("cpu", torch.int64).expand(n)
-        self.device_steps += int(wanted.sum())
-        return wanted
+    # -- running statistics and memory ---------------------------------------------------------------------------------
 
-    def _size(self, batch: BatchKind) -> int | None:
-        """Return the batch size, ``None`` for all samples."""
-        if batch == "one":
-            return 1
-        size = self._learner.batch_size
-        return None if batch == "full" or size == "full" else size
+    def _open(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the learned columns of rows, and the running statistics their models start with."""
+        task = self._learner.task
+        if task.running is None:
+            return rows, None
+        if task.own_running:
+            return rows, self.kept["running"]
+        width = task.learned.width
+        return rows[:, :width], rows[:, width:]
 
-    def _address(self, purpose: str, call: int) -> batches.Address:
-        base = np.array([_key(self._learner.seed, purpose, self.round, call)], dtype=np.uint64)
-        return batches.mix(batches.mix(base, self._exchange), self._learner.addresses[self._ids])
+    def _close(self, rows: Tensor, running: Tensor | None) -> Tensor:
+        """Undo `_open`: keep running statistics where they belong."""
+        if running is None:
+            return rows
+        if self._learner.task.own_running:
+            self.kept["running"] = running
+            return rows
+        return torch.cat([rows, running], 1)
 
-    def _dropout(self, call: int) -> Tensor:
-        return self._on_device(torch.from_numpy(self._address("dropout", call).view(np.int64)))
-
-    def _masks(self, call: int, step: int) -> Tensor:
-        """Return each device's dropout address at a step; any number where the model is known to drop nothing."""
-        backend = self._learner.backend
-        if isinstance(backend, FusedBackend) and not backend.has_dropout:
-            return self._on_device(self.ids)
-        masks = batches.mix(self._address("dropout", call), np.full(1, step))
-        return self._on_device(torch.from_numpy(masks.view(np.int64)))
-
-    def _ids_of(self, which: Tensor | None) -> Tensor:
-        return self.ids if which is None else self.ids[which.cpu()]
-
-    def _plan(self, batch: BatchKind, call: int, *, epochs: bool = False) -> batches.Plan | None:
-        """Fix the batches of a call; ``None`` for all samples where they are too many to take at once."""
-        size, most = self._size(batch), int(self._count.max())
-        if size is None and most > _FULL:
-            return None
-        whole = size is None
-        size = most if size is None else min(size, most)
-        address, same = self._address("batches", call), whole or batch == "same"
-        return batches.Plan(address, self._count, self._first, size, same, epochs=epochs and not same, whole=whole)
-
-    # -- steps of any backend ------------------------------------------------------------------------------------------
-
-    def _walk(
-        self,
-        objective: Objective,
-        start: Stack,
-        wanted: Tensor,
-        plan: batches.Plan | None,
-        call: int,
-        change: Callable[[Stack, Stack, Tensor | None], None],
-    ) -> Stack:
-        """Run the steps of a descent, leaving out rows as their steps are done."""
-        rows = {name: value.clone() for name, value in start.items()}
-        total = int(wanted.max()) if len(wanted) else 0
-        even = bool((wanted == total).all())
-        index: Tensor | None = None
-        for step in range(total):
-            self._learner.go_on()
-            which = None if even else self._on_device((wanted > step).nonzero().squeeze(1))
-            if plan is not None and (index is None or (step % _STEPS == 0 and not plan.same)):
-                index = self._on_device(plan.block(step, min(_STEPS, total - step)))
-            samples = None
-            if plan is not None and index is not None:
-                samples = self._gather(plan, step, index[0 if plan.same else step % _STEPS], which)
-            masks = take(self._masks(call, step), which)
-            part = rows if which is None else {name: value[which] for name, value in rows.items()}
-            change(part, self._gradients(objective, part, self._ids_of(which), samples, masks), which)
-            if which is not None:
-                for name, value in rows.items():
-                    value[which] = part[name]
-        return rows
-
-    def _gradients(
-        self, objective: Objective, rows: Stack, ids: Tensor, samples: Gathered | None, masks: Tensor
-    ) -> Stack:
-        """Return the gradients of some devices on the samples gathered for them, or on all they have."""
-        with self._blame(ids):
-            if samples is None:
-                return self._full(objective, rows, ids, masks)
-            return self._learner.backend.gradient(objective, rows, *samples, masks)
-
-    def _full(self, objective: Objective, rows: Stack, ids: Tensor, masks: Tensor) -> Stack:
-        """Sum the gradient over all training samples, block by block, leaving out devices that have no more."""
+    def _begin(self, optimiser: Optimiser) -> Stack:
         learner = self._learner
-        count, first = self._on_device(learner.samples[ids]), self._on_device(learner.population.start[ids])
-        total = {name: torch.zeros_like(value) for name, value in rows.items()}
-        for lo in range(0, int(count.max()), _FULL):
-            active = (count > lo).nonzero().squeeze(1)
-            size = min(_FULL, int(count[active].max()) - lo)
-            position = lo + torch.arange(size, device=learner.device)
-            n = count[active, None]
-            weight = (position < n).to(learner.dtype) / n.to(learner.dtype)
-            x, y = self._take(first[active, None] + torch.minimum(position, n - 1))
-            part = {name: value[active] for name, value in rows.items()}
-            for name, value in learner.backend.gradient(objective, part, x, y, weight, masks[active]).items():
-                total[name][active] += value
-        return total
+        return {
+            name: row.to(learner.device, learner.dtype).repeat(len(self.ids), 1)
+            for name, row in optimiser.memory(learner.task.layout).items()
+        }
 
-    def _gather(self, plan: batches.Plan, step: int, index: Tensor, which: Tensor | None) -> Gathered:
-        """Return the samples of one step for some devices."""
-        some = plan if which is None else plan.take(which.cpu().numpy())
-        weight = some.weights(step, 1, self._learner.dtype)
-        x, y = self._take(take(index.view(len(self.ids), plan.size), which))
-        return x, y, None if weight is None else self._on_device(weight[0])
+    def _all_rounds(self) -> int:
+        """Return how many rounds the run has; a device knows it, work outside of a run does not."""
+        raise PalmetteError("a schedule over all rounds needs to know how many there are")
 
-    def _take(self, where: Tensor) -> tuple[Tensor, Tensor]:
-        data, flat = self._learner.data, where.reshape(-1)
-        return data.features(flat).unflatten(0, where.shape), data.targets(flat).unflatten(0, where.shape)
 
-    @contextmanager
-    def _blame(self, ids: Tensor) -> Iterator[None]:
-        """Say where an error inside torch came from."""
-        try:
-            yield
-        except RuntimeError as error:
-            learner = self._learner
-            names = [learner.population.tree.name(0, int(i)) for i in ids[:3]]
-            more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            why = lines[-1] if "TorchScript" in lines[0] else lines[0]  # where a compiled program failed is told first
-            if "without overflow" in why:
-                raise Diverged(f"{', '.join(names)}{more}: a step is beyond the range of {learner.dtype}") from error
-            raise PalmetteError(
-                f"tier 0, {', '.join(names)}{more}, round {self.round}, backend {learner.backend.name}: {why}"
-            ) from error
+def _parts(only: Which | None) -> Parts:
+    return None if only is None else (only,) if isinstance(only, str) else tuple(only)
+
+
+def _within(extra: Callable[[Tensor], Tensor] | None, start: Tensor, width: int) -> Callable[[Tensor], Tensor] | None:
+    """Let a gradient of the program's own see whole rows, with zeros in the place of running statistics."""
+    if extra is None or start.shape[1] == width:
+        return extra
+
+    def narrow(rows: Tensor) -> Tensor:
+        return extra(F.pad(rows, (0, start.shape[1] - width)))[:, :width]
+
+    return narrow
+
+
+def _refuse_test(split: Split) -> None:
+    if split == "test":
+        raise PalmetteError("a device program may not look at test data")

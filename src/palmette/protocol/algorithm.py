@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from palmette.errors import BadInput, ProtocolError
+from palmette.learner import Batch
 from palmette.protocol.messages import Replies
 from palmette.protocol.node import Device, ModelKind, Node, State
 from palmette.tree import Tree
@@ -57,9 +58,25 @@ class Algorithm(ABC):
         """Which kinds of models the algorithm makes; ``"TM"`` stands for those of all inner tiers."""
         return ("PM", "GM") if self.flat else ("PM", "TM", "GM")
 
-    def keeps(self, tree: Tree, tier: int, initial: Tensor) -> State:
-        """Declare what a node of this tier keeps between messages: initial rows ``(width,)`` by name."""
-        return {"model": initial} if tier == tree.top else {}
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        """Declare what the nodes of a tier keep between messages: initial rows ``(width,)`` by name.
+
+        Args:
+            node: All nodes of the tier; ``node.tier``, ``node.tree`` and ``node.part(initial, "head")`` say what is needed.
+            initial: The initial model as a row.
+        """
+        return {"model": initial} if node.tier == node.tree.top else {}
+
+    def predict(self, rows: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Return one device's outputs for samples of its own; what evaluation and every use of a personal model call.
+
+        By default it is the device's model at work. A method that predicts from several rows says so here.
+
+        Args:
+            rows: What the device keeps, by name, each row ``(width,)``; ``"model"`` is there for every device.
+            batch: The samples: ``batch.predict(row)`` gives a model's outputs, ``batch.x`` the features.
+        """
+        return batch.predict(rows["model"])
 
     def stage(self, tree: Tree, round_: int, rounds: int) -> int:
         """Return the stage a round belongs to, for algorithms that have several."""

@@ -17,6 +17,8 @@ _TAKES = {
     "team": ("node", "message", "state"),
     "device": ("node", "message", "state"),
     "adapt": ("node", "parent", "state"),
+    "keeps": ("node", "initial"),
+    "predict": ("rows", "batch"),
 }
 
 

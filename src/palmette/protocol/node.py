@@ -12,6 +12,7 @@ from torch import Tensor
 from palmette import address
 from palmette.errors import ProtocolError
 from palmette.learner import Learner, LocalWork
+from palmette.task.layout import Layout, Which
 from palmette.tree import Tree
 
 ModelKind = str
@@ -35,6 +36,7 @@ class Node:
         stage: What `Algorithm.stage` says of this round.
         seed: The run's random seed.
         child_samples: Training samples under each child, in the order of `child_ids`.
+        layout: Which numbers of a model's row belong to which layer and to which part of the model.
     """
 
     def __init__(
@@ -48,12 +50,20 @@ class Node:
         rounds: int,
         stage: int,
         samples: list[Tensor],
+        layout: Layout,
         on_rounds: Callable[[], None] = lambda: None,
     ) -> None:
         self.tree, self.tier, self.ids = tree, tier, ids
         self.seed, self.round, self.stage = seed, round_, stage
         self._rounds, self._on_rounds = rounds, on_rounds
-        self._samples = samples
+        self._samples, self.layout = samples, layout
+
+    @staticmethod
+    def of_tier(tree: Tree, tier: int, layout: Layout) -> Node:
+        """Return all nodes of a tier before any round, for what an algorithm says of them in advance."""
+        samples = [torch.zeros(tree.size(one), dtype=torch.int64) for one in range(tree.tiers)]
+        ids = torch.arange(tree.size(tier))
+        return Node(tree, tier, ids, seed=0, round_=0, rounds=1, stage=0, samples=samples, layout=layout)
 
     def __len__(self) -> int:
         return self.ids.shape[0]
@@ -111,6 +121,19 @@ class Node:
         parents = torch.repeat_interleave(torch.arange(len(self.ids)), size)
         return torch.arange(len(parents)) + (first - (torch.cumsum(size, 0) - size))[parents], parents
 
+    def part(self, rows: Tensor, which: Which) -> Tensor:
+        """Return the columns of a part of the model (or of several), as rows of their own: what to send, or to keep."""
+        return self.layout.cut(rows, which)
+
+    def join(self, rows: Tensor | None = None, /, **parts: Tensor) -> Tensor:
+        """Return whole rows made of their parts, as in ``node.join(body=message, head=state["head"])``.
+
+        Args:
+            rows: Whole rows whose columns are taken for the parts that are not given.
+            **parts: Rows of each part, by its name.
+        """
+        return self.layout.joined(rows, parts)
+
     def uniform(self, purpose: str, *parts: int) -> Tensor:
         """Return one random number in [0, 1) per node (float64), the same on every machine."""
         base = address.key(self.seed, purpose, self.round, self.tier, *parts)
@@ -144,5 +167,9 @@ class Device(Node, LocalWork):
     """What a device program runs for: a chunk of devices, with their local work (`LocalWork`: descend, gradient, loss)."""
 
     def __init__(self, learner: Learner, exchange: Tensor, tree: Tree, ids: Tensor, **where: Any) -> None:
+        kept = where.pop("kept", None)
         Node.__init__(self, tree, 0, ids, **where)
-        LocalWork.__init__(self, learner, ids, where["round_"], exchange)
+        LocalWork.__init__(self, learner, ids, where["round_"], exchange, kept)
+
+    def _all_rounds(self) -> int:
+        return self.rounds

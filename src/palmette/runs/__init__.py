@@ -14,13 +14,14 @@ from torch import nn
 from palmette.algorithms import check_name, kind_of
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, nearest
+from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
 from palmette.runs import fingerprint, objects
-from palmette.runs.config import EngineConfig, rounds_of, versions
+from palmette.runs.config import EngineConfig, about, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
 from palmette.runs.config import read_config as read_config
@@ -55,6 +56,7 @@ def run(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    local: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
@@ -78,6 +80,7 @@ def run(
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        local: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; see `Optimiser`. Plain gradient descent by default.
         threads: Chunks of devices that run at the same time; one per core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.
@@ -101,7 +104,8 @@ def run(
         "tree": tree.spec(),
         "server": None if tree.labels[-1] is None else tree.labels[-1][0],
         "data": {"name": population.source},
-        "model": {"name": task.name, "l2": task.l2},
+        "model": {"name": task.name, **about(task)},
+        "local": local.model_dump() if isinstance(local, Optimiser) else {} if local is None else local,
         "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
@@ -333,12 +337,14 @@ def _check_population(population: Any) -> Population:
     return population
 
 
-def _task(model: str | nn.Module, population: Population, seed: int = 0) -> Task:
+def _task(
+    model: str | nn.Module, population: Population, seed: int = 0, about: Mapping[str, Any] | None = None
+) -> Task:
     if isinstance(model, type):
         raise BadInput(f"model is the class {model.__name__}; give one made from it: {model.__name__}(...)")
     if not isinstance(model, str | nn.Module):
         raise BadInput(f"model must be a name, a module or a task, not {model!r}")
-    return make_task(model, population.shape, population.classes, seed=seed)
+    return make_task(model, population.shape, population.classes, seed=seed, **(about or {}))
 
 
 def _simulation(
@@ -352,7 +358,7 @@ def _simulation(
     people = config.population() if population is None else _check_population(population)
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
-    task = made if isinstance(made, Task) else _task(made, people, config.seed)
+    task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
     links = config.links(people.tree, flat=method.flat)
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
@@ -370,6 +376,7 @@ def _simulation(
         device=config.engine.device,
         chunk=config.engine.chunk,
         held_out=config.engine.held_out,
+        optimiser=config.local,
         store=config.store(method, people, task, path),
     )
 

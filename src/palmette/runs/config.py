@@ -13,12 +13,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tomli_w
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from palmette.algorithms import algorithm
 from palmette.engines import rules
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
+from palmette.learner import Optimiser
+from palmette.learner.learner import keeps
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
@@ -38,6 +40,10 @@ class _Part(BaseModel):
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
+
+
+# A layer's name may be a number, which a command line reads as one.
+Pattern = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 
 class DataConfig(_Part):
@@ -65,6 +71,11 @@ class ModelConfig(_Part):
         l2: Weight decay: adds l2 / 2 times the squared norm of the model to every device's loss.
         loss: Loss function: ``"cross-entropy"``, ``"squared"`` or ``"logistic"``; by default the one that fits the labels.
         seed: Random seed of the initial weights; by default the run's.
+        parts: Parts of the model, by name, as in model.parts.head = "last(1)": a layer's name, a pattern of parameter names
+            such as "4.*", or last(n) and first(n) for layers from either end; also a list of these. The rest is the part body.
+        freeze: Parameters that are not trained, not sent and kept once, named in the same way.
+        buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own, or
+            ``"averaged"``, they are averaged with the models.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -73,11 +84,19 @@ class ModelConfig(_Part):
     l2: float = Field(0.0, ge=0)
     loss: str | None = None
     seed: Seed | None = None
+    parts: dict[str, Pattern | list[Pattern]] = {}
+    freeze: Pattern | list[Pattern] = []
+    buffers: Literal["own", "averaged"] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """The model's own settings."""
         return {name: value for name, value in self if name not in ModelConfig.model_fields}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What can be said of any model, also of a module of the user's own."""
+        return {"l2": self.l2, "parts": self.parts, "freeze": self.freeze, "buffers": self.buffers}
 
 
 class Given(_Part):
@@ -130,6 +149,7 @@ class RunConfig(_Part):
         server: Name of the server, where it has one of its own.
         data: Data: a data set and how its samples come to the devices.
         model: Model that is learned.
+        local: Optimiser of the devices' gradient steps.
         participation: Client sampling: who is asked in each exchange, by tier, as in ``devices = 0.5`` and ``teams = "all"``.
         loss: Failure rate: the probability that a node that was asked does not answer (not the loss function,
             which is model.loss).
@@ -149,6 +169,7 @@ class RunConfig(_Part):
     server: str | None = None
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    local: Optimiser = Optimiser()
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
@@ -192,7 +213,8 @@ class RunConfig(_Part):
         model = self.model
         seed = self.seed if model.seed is None else model.seed
         return make_task(
-            model.name, population.shape, population.classes, seed=seed, loss=model.loss, l2=model.l2, **model.options
+            *(model.name, population.shape, population.classes),
+            **{"seed": seed, "loss": model.loss, **model.about, **model.options},
         )
 
     def _refuse(self, role: str, how: str) -> None:
@@ -234,7 +256,9 @@ class RunConfig(_Part):
     def store(self, method: Algorithm, population: Population, task: Task, folder: Path) -> Path | str:
         """Return where the devices' rows lie: ``"memory"`` or the run's folder."""
         tree = population.tree.flat() if method.flat else population.tree
-        kept = rows_bytes(tree.devices, rules.kept(method, tree, 0, task.initial(self.dtype())))
+        work = keeps(task, self.local, self.dtype())
+        rows = rules.stored(method, tree, 0, task.layout, task.initial(self.dtype()), work)
+        kept = rows_bytes(tree.devices, rows)
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
         return folder if on_disk else "memory"
 
@@ -247,7 +271,7 @@ class RunConfig(_Part):
             settings = dataclasses.asdict(again)  # type: ignore[call-overload]
         values: dict[str, Any] = {
             "settings": settings,
-            "model": {"name": task.name, "l2": task.l2},
+            "model": {"name": task.name, **about(task)},
             "given": {role: {"object": path, "hash": digest} for role, (path, digest) in named.items()},
             "versions": versions(),
         }
@@ -264,7 +288,22 @@ class RunConfig(_Part):
 
     def to_toml(self) -> str:
         """Write the config as TOML; what is unset is left out."""
-        return tomli_w.dumps(_plain(self.model_dump()))
+        values = self.model_dump()
+        if self.local == Optimiser():
+            del values["local"]  # plain gradient descent goes without saying
+        for name in ("parts", "freeze"):
+            values["model"] = {key: value for key, value in values["model"].items() if key != name or value}
+        return tomli_w.dumps(_plain(values))
+
+
+def about(task: Task) -> dict[str, Any]:
+    """Return what a config says of any model, read from a task."""
+    return {
+        "l2": task.l2,
+        "parts": dict(task.parts),
+        "freeze": task.freeze if isinstance(task.freeze, str) else list(task.freeze),
+        "buffers": task.buffers,
+    }
 
 
 def versions() -> dict[str, str]:
@@ -341,7 +380,10 @@ def _method(name: Any, settings: Mapping[str, Any]) -> Algorithm | None:
 
 def _known(where: str) -> dict[str, str]:
     """Return the keys of the part of a config that a dotted key belongs to, with their sentences."""
-    kinds = {"engine": EngineConfig, "data": DataConfig, "model": ModelConfig}
+    kinds: dict[str, type[BaseModel]] = {
+        **{"engine": EngineConfig, "data": DataConfig},
+        **{"model": ModelConfig, "local": Optimiser},
+    }
     return sentences(kinds.get(where.split(".")[0], RunConfig) if "." in where else RunConfig)
 
 

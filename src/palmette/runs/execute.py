@@ -108,9 +108,11 @@ class Execution:
             f"{self._config.algorithm}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
         )
+        for text in simulation.learner.told:
+            self._folder.log(text)
         self._folder.log(f"participation: {simulation.participation}")
         if simulation.round == 0:
-            for text in warnings_of(simulation):
+            for text in (*simulation.learner.doubts, *warnings_of(simulation)):
                 self._folder.warn(text)
         if observer is not None:
             simulation.on_exchange = observer.exchange

@@ -25,7 +25,8 @@ from palmette.runs.files import MANIFEST as MANIFEST
 CONFIG, METRICS, TRAFFIC, TIMINGS = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
 OUTLINE, IDENTITY = "outline.json", "identity.json"
-FROZEN = "frozen.safetensors"  # parameters that no node learns, the same for all
+FROZEN = "frozen.safetensors"  # parameters and buffers that no node changes, the same for all
+ROWS = "devices-rows.safetensors"  # what devices predict from, where that is more than a model
 STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint

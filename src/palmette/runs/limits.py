@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from palmette.engines import rules
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput
+from palmette.learner.learner import keeps
 from palmette.links import Link
 from palmette.population import Population
 from palmette.protocol import Algorithm
@@ -85,8 +87,9 @@ def refuse_absurd(
     if (seconds := _work(method, population, tree, task, links, counts).seconds) > _YEAR:
         raise BadInput(f"this run would take about {_years(seconds)} on one core; {_blame(counts)}")
     _refuse_memory(config, method, population, tree, task, counts)
+    initial, work = task.initial(config.dtype()), keeps(task, config.local, config.dtype())
     kept = sum(
-        rows_bytes(tree.size(tier), method.keeps(tree, tier, task.initial(config.dtype())))
+        rows_bytes(tree.size(tier), rules.stored(method, tree, tier, task.layout, initial, work))
         for tier in range(tree.tiers)
     )
     room = memory() + shutil.disk_usage(_existing(folder)).free

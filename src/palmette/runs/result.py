@@ -252,15 +252,40 @@ class Result:
         return list(self._about(kind)["nodes"])
 
     def tensors(self, kind: ModelKind = "PM") -> dict[str, Tensor]:
-        """Return the parameters of all models of a kind, by name, with one line per node; `frozen` has the others."""
+        """Return the parameters of all models of a kind, by name, with one line per node; `frozen` has the others.
+
+        Running statistics of batch normalisation are among them.
+        """
         with safe_open(self._file(kind), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
     @property
     def frozen(self) -> dict[str, Tensor]:
-        """The parameters that were frozen and are the same in all models, by name; mostly there are none."""
+        """Parameters and buffers that were frozen and are the same in all models, by name; mostly there are none."""
         self._files.check(FROZEN)
         return load_file(self.folder / FROZEN) if (self.folder / FROZEN).exists() else {}
+
+    def state_dict(self, kind: ModelKind = "PM", node: str | None = None) -> dict[str, Tensor]:
+        """Return one node's model as `torch.nn.Module.load_state_dict` takes it.
+
+        Args:
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``, as in `module`.
+            node: The device's or team's name; not needed for the global model.
+        """
+        names = self.names(kind)
+        name = names[0] if node is None and len(names) == 1 else node
+        if name not in names:
+            raise BadInput(f"no {kind} of {name!r}{nearest(str(name), names)}")
+        line = names.index(name)
+        with torch.no_grad(), safe_open(self._file(kind), framework="pt") as file:
+            values = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
+        return self._whole(values, kind)
+
+    def _whole(self, values: dict[str, Tensor], kind: ModelKind) -> dict[str, Tensor]:
+        """Add to a node's tensors what is frozen, and the further names of parameters that layers share."""
+        values = {**values, **self.frozen}
+        tied = self._about(kind)["model"].get("tied", {})
+        return {**values, **{name: values[own].clone() for name, own in tied.items()}}
 
     def module(self, kind: ModelKind = "PM", node: str | None = None, into: nn.Module | None = None) -> nn.Module:
         """Return one node's model as a torch module, a new one every time.
@@ -271,15 +296,7 @@ class Result:
             into: A module of the same layers, for a run whose model was a module of your own. It is copied, in its own type
                 of numbers, and itself stays as it is.
         """
-        names = self.names(kind)
-        name = names[0] if node is None and len(names) == 1 else node
-        if name not in names:
-            raise BadInput(f"no {kind} of {name!r}{nearest(str(name), names)}")
-        about = self._about(kind)["model"]
-        line = names.index(name)
-        with torch.no_grad(), safe_open(self._file(kind), framework="pt") as file:
-            values = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
-        values |= self.frozen
+        values, about = self.state_dict(kind, node), self._about(kind)["model"]
         if into is not None:
             made = copy.deepcopy(into)
         elif "model" in self.config.given:
@@ -288,7 +305,7 @@ class Result:
             model = self.config.model
             made = make_task(model.name, tuple(about["shape"]), about["classes"], **model.options).module
             made = made.to(next(iter(values.values())).dtype)
-        _fill(made, values, f"the {kind} of {name!r}")
+        _fill(made, values, f"the {kind} of {node!r}" if node is not None else f"the {kind}")
         return made
 
     def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
@@ -304,7 +321,7 @@ class Result:
             parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
             for line, path in enumerate(written):
                 rows = {key: part[line] for key, part in parts.items()}
-                save_file({**rows, **self.frozen}, path, metadata={"node": names[line]})
+                save_file(self._whole(rows, kind), path, metadata={"node": names[line]})
         return written
 
     def _file(self, kind: ModelKind) -> Path:
@@ -351,7 +368,10 @@ def load(folder: str | Path) -> Result:
 
 def _fill(module: nn.Module, values: dict[str, Tensor], what: str) -> None:
     """Put a model's numbers into a module that has a place for each of them."""
-    parameters = dict(module.named_parameters())
+    parameters: dict[str, Tensor] = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
     missing = next((key for key in values if key not in parameters), None)
     if missing is not None:
         raise BadInput(f"{what} has the parameter {missing!r}, which the module given with into= does not have")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,11 @@ from torch import Tensor, nn
 
 from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
+from palmette.task import buffers
+from palmette.task.buffers import Place
 from palmette.task.layout import Layout
 from palmette.task.models import MODELS
+from palmette.task.parts import BUFFERS, Patterns, named_by, split
 from palmette.values import one_line, plain, shown
 from palmette.values import seed as checked
 
@@ -72,6 +75,11 @@ class Task:
             has the accuracy where targets are class labels and the outputs one score per class.
         l2: Weight of ``l2 / 2 * |theta|^2`` in every device's objective.
         name: What to call the model in results.
+        parts: Names for parts of the model, each with a pattern of parameter names or several: ``{"head": "4.*"}`` or
+            ``{"head": pm.parts.last(1)}``. What no pattern names is the part ``"body"``.
+        freeze: Patterns of parameters to freeze besides those with ``requires_grad=False``; the module itself is not changed.
+        buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own and they never
+            cross a link; ``"averaged"``, they are a part of every model and averaged with it.
         recipe: How `make_task` made a named model: its name, seed and options; ``None`` for a module of one's own.
     """
 
@@ -80,8 +88,13 @@ class Task:
     metrics: dict[str, PerSample] | None = None
     l2: float = 0.0
     name: str = "module"
+    parts: Mapping[str, Patterns] = field(default_factory=dict)
+    freeze: Patterns = ()
+    buffers: Place | None = None
     recipe: Mapping[str, Any] | None = None
     layout: Layout = field(init=False)
+    learned: Layout = field(init=False)
+    running: Layout | None = field(init=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.loss, str) and self.loss not in LOSSES:
@@ -96,13 +109,19 @@ class Task:
                     f"layer {name!r} is {type(layer).__name__}, whose random numbers could not be repeated; "
                     "use nn.Dropout instead"
                 )
-            running = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
-            if running or isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                raise BadInput(
-                    f"layer {name!r} is {type(layer).__name__}, whose running statistics are not parameters and would "
-                    "not be federated; use nn.GroupNorm or nn.LayerNorm instead"
-                )
-        object.__setattr__(self, "layout", Layout.of(self.module))
+        buffers.check(self.module, self.buffers)
+        names = [name for name, _ in self.module.named_parameters()]
+        frozen = named_by(self.freeze, names, "freeze") if self.freeze else set()
+        shapes = {n: p.shape for n, p in self.module.named_parameters() if p.requires_grad and n not in frozen}
+        if not shapes:
+            why = ": all of them are frozen" if names else ""
+            raise BadInput(f"{type(self.module).__name__} has no parameters to learn{why}")
+        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes)))
+        moving = {name: value.shape for name, value in buffers.running(self.module).items()}
+        running = Layout(tuple(moving), tuple(moving.values()), {BUFFERS: tuple(moving)}) if moving else None
+        object.__setattr__(self, "learned", learned)
+        object.__setattr__(self, "running", running)
+        object.__setattr__(self, "layout", learned if running is None or self.buffers == "own" else learned + running)
 
     @cached_property
     def per_sample_loss(self) -> PerSample:
@@ -117,12 +136,50 @@ class Task:
 
     def initial(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return the initial model as a flat row; frozen parameters are no part of it."""
-        return self.layout.flatten({n: p.detach().cpu().to(dtype) for n, p in self.module.named_parameters()})
+        return self.layout.flatten({name: value.to(dtype) for name, value in self._values(self.layout)})
+
+    def initial_running(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the running statistics before any training as a flat row; it is empty where there are none."""
+        if self.running is None:
+            return torch.zeros(0, dtype=dtype)
+        return self.running.flatten({name: value.to(dtype) for name, value in self._values(self.running)})
+
+    def _values(self, layout: Layout) -> Iterator[tuple[str, Tensor]]:
+        """Yield the module's own tensors that a layout names."""
+        there = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return ((name, there[name].detach().cpu()) for name in layout.names)
+
+    def named(self, row: Tensor) -> dict[str, Tensor]:
+        """View a row, with or without running statistics at its end, as tensors by name."""
+        return (self.learned if row.shape[-1] == self.learned.width else self.layout).unflatten(row)
+
+    @property
+    def own_running(self) -> bool:
+        """Whether every device keeps running statistics of its own."""
+        return self.running is not None and self.buffers == "own"
+
+    @cached_property
+    def mixes_samples(self) -> bool:
+        """Whether a sample's output while training depends on the samples beside it, as batch normalisation makes it."""
+        return buffers.mixes_samples(self.module)
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
-        """The parameters that are not learned (``requires_grad=False``), by name: the same for every node."""
-        return {n: p.detach().cpu() for n, p in self.module.named_parameters() if n not in self.layout.names}
+        """The parameters that are not learned and the buffers that stay as they are, by name: the same for every node.
+
+        Buffers that a module does not save (``persistent=False``) are not among them.
+        """
+        moving = set(self.learned.names) | set(self.running.names if self.running is not None else ())
+        there = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        saved = self.module.state_dict()
+        return {n: value.detach().cpu() for n, value in there.items() if n not in moving and n in saved}
+
+    @cached_property
+    def tied(self) -> dict[str, str]:
+        """Other names of parameters that several layers share, each with the name under which it is learned or frozen."""
+        named = {id(parameter): name for name, parameter in self.module.named_parameters()}
+        every = self.module.named_parameters(remove_duplicate=False)
+        return {name: named[id(value)] for name, value in every if named[id(value)] != name}
 
     def replica(self, *, training: bool, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """Copy the module for functional calls; its parameters are only shapes, its dropout is addressed."""
@@ -132,7 +189,12 @@ class Task:
                 parent = module.get_submodule(name.rpartition(".")[0]) if "." in name else module
                 setattr(parent, name.rpartition(".")[2], AddressedDropout(layer.p, number))
         module.requires_grad_(False)
-        return module.train(training)
+        at_work = buffers.in_training(self.module) if training else ()
+        for name, layer in module.named_modules():
+            layer.training = name in at_work
+            if isinstance(layer, nn.modules.batchnorm._NormBase):
+                layer.num_batches_tracked = None  # counts batches for momentum=None alone
+        return module
 
     def fitted(self, features: Tensor, targets: Tensor, classes: int | None) -> Task:
         """Return the task for a population, after one forward pass on a few of its samples.
@@ -191,6 +253,9 @@ def make_task(
     seed: int = 0,
     loss: str | PerSample | None = None,
     l2: float = 0.0,
+    parts: Mapping[str, Patterns] | None = None,
+    freeze: Patterns = (),
+    buffers: Place | None = None,
     **options: Any,
 ) -> Task:
     """Make a task from a model's name (or a module) and the shape and classes of the samples.
@@ -202,13 +267,17 @@ def make_task(
         seed: Draws the initial weights of a named model.
         loss: Defaults to cross-entropy with classes and to squared error without.
         l2: Weight of the squared norm in every device's objective.
+        parts: Names for parts of the model; see `Task`.
+        freeze: Patterns of parameters to freeze; see `Task`.
+        buffers: Where running statistics belong; see `Task`.
         **options: The named model's own settings, such as ``hidden``.
     """
     chosen = loss or ("squared" if classes is None else "cross-entropy")
+    about: dict[str, Any] = {"l2": l2, "parts": parts or {}, "freeze": freeze, "buffers": buffers}
     if isinstance(model, nn.Module):
         if options:
             raise BadInput(f"a module takes no settings, but {sorted(options)} were given")
-        return Task(model, chosen, l2=l2, name=type(model).__name__.lower())
+        return Task(model, chosen, **about, name=type(model).__name__.lower())
     if model not in MODELS:
         raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
     options = plain(options)
@@ -219,4 +288,4 @@ def make_task(
         raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
     known = inspect.signature(MODELS[model]).parameters
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
-    return Task(module, chosen, l2=l2, name=model, recipe={"name": model, "seed": seed, **defaults, **options})
+    return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

@@ -51,7 +51,13 @@ def estimated(simulation: Simulation) -> list[float]:
     parts, tree = [], simulation.tree
     every = 1 if simulation.learner.spectrum is not None else -(-tree.devices // _DEVICES)
     some = torch.arange(0, tree.devices, every)
-    where = {"seed": simulation.seed, "round_": 0, "rounds": simulation.rounds, "stage": None}
+    where = {
+        "seed": simulation.seed,
+        "round_": 0,
+        "rounds": simulation.rounds,
+        "stage": None,
+        "layout": simulation.task.layout,
+    }
     with one_thread_inside(), torch.no_grad():
         for ids in some.split(simulation.learner.chunk(len(some))):
             state, first = simulation.stores[0].read(ids), torch.zeros_like(ids)

@@ -1,0 +1,197 @@
+"""A frozen beginning: what the first layers give for a sample never changes, so it is computed once and kept."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from palmette.learner.samples import Samples
+from palmette.learner.threads import one_thread_inside
+from palmette.task import Task
+from palmette.task.buffers import in_training
+
+_NUMBERS = 1 << 18  # numbers of the samples that go through the beginning at once
+_MOST = 256  # samples that do
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """The first layers of a model, which learn nothing, apart from the rest.
+
+    Attributes:
+        module: The first layers.
+        rest: The task whose module is the others; its rows are those of the whole task.
+        layers: How many frozen layers are in it.
+    """
+
+    module: nn.Module
+    rest: Task
+    layers: int
+
+
+def apart(task: Task, x: Tensor) -> Beginning | str:
+    """Return a task's frozen beginning, or why there is none that could be computed once; ``""`` where nothing is frozen.
+
+    Args:
+        task: What is learned.
+        x: A few samples to try it on.
+    """
+    module = copy.deepcopy(task.module)
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in task.learned.names)
+    if all(parameter.requires_grad for parameter in module.parameters()):
+        return ""
+    try:
+        graph = _Tracer().trace(module)
+        found = _cut(list(graph.nodes), module)
+    except Exception as error:  # a user's forward can raise anything when it is called with a proxy
+        text = str(error).strip() or type(error).__name__
+        return f"torch.fx cannot follow the model ({text.splitlines()[0]})"
+    if found is None:
+        return "no frozen layer comes before all that is learned"
+    cut, before = found
+    begin = fx.GraphModule(module, _part(graph, cut, before, first=True))
+    rest = fx.GraphModule(module, _part(graph, cut, before, first=False))
+    rest.training = module.training
+    inner = _task(task, rest)
+    if inner is None:
+        return "a frozen layer and a learned one share a parameter"
+    begin.requires_grad_(False).to(x if x.is_floating_point() else torch.float32).to(x.device)
+    if not _steady(begin, module, x):
+        return (
+            "dropout, batch normalisation or augmentation in it gives other values at every step; put it into evaluation "
+            "mode, as in model.encoder.eval(), to have its features computed once"
+        )
+    frozen = {str(node.target) for node in before if node.op == "call_module"} & _with_parameters(module)
+    return Beginning(begin.eval(), inner, len(frozen))
+
+
+def _with_parameters(module: nn.Module) -> set[str]:
+    return {name for name, layer in module.named_modules() if any(True for _ in layer.parameters())}
+
+
+class _Tracer(fx.Tracer):
+    """Follows a module down to torch's own layers and to those that learn nothing, whatever these do inside."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        own = list(m.parameters())
+        frozen = bool(own) and not any(parameter.requires_grad for parameter in own)
+        return frozen or super().is_leaf_module(m, module_qualified_name)
+
+
+def _cut(nodes: list[fx.Node], module: nn.Module) -> tuple[fx.Node, set[fx.Node]] | None:
+    """Return the last value that no learned parameter enters and through which alone the samples reach the rest.
+
+    With it comes all that it is made from, itself included.
+    """
+    if sum(node.op == "placeholder" for node in nodes) != 1:
+        return None
+    learned = {name for name, parameter in module.named_parameters(remove_duplicate=False) if parameter.requires_grad}
+    heavy = _with_parameters(module)
+    made_from: dict[fx.Node, set[fx.Node]] = {}
+    touched: set[fx.Node] = set()  # depends on what is learned
+    best = None
+    for node in nodes:
+        made_from[node] = {node}.union(*(made_from[given] for given in node.all_input_nodes))
+        target = str(node.target)
+        own = node.op in ("call_module", "get_attr") and any(
+            name == target or name.startswith(f"{target}.") for name in learned
+        )
+        if own or node.op == "output" or not touched.isdisjoint(node.all_input_nodes):
+            touched.add(node)
+            continue
+        before = made_from[node]
+        worth = any(one.op == "call_module" and str(one.target) in heavy for one in before)
+        alone = all(user in before for one in before - {node} for user in one.users)
+        if worth and alone and any(one.op == "placeholder" for one in before):
+            best = node, before
+    return best
+
+
+def _part(graph: fx.Graph, cut: fx.Node, before: set[fx.Node], *, first: bool) -> fx.Graph:
+    """Return the graph up to a value, or from it on."""
+    part, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    if not first:
+        copies[cut] = part.placeholder("features")
+    for node in graph.nodes:
+        if (node in before) == first and node.op != "output":
+            copies[node] = part.node_copy(node, lambda given: copies[given])
+    end = cut if first else next(node for node in graph.nodes if node.op == "output").args[0]
+    part.output(fx.node.map_arg(end, lambda given: copies[given]))
+    return part
+
+
+def _task(task: Task, rest: nn.Module) -> Task | None:
+    """Return the task of the rest, with rows in the order of the whole task's."""
+    if {name for name, value in rest.named_parameters() if value.requires_grad} != set(task.learned.names):
+        return None
+    inner = Task(rest, task.loss, task.metrics, task.l2, task.name, buffers=task.buffers)
+    if set(inner.layout.names) != set(task.layout.names):
+        return None
+    for name in ("layout", "learned", "running"):
+        object.__setattr__(inner, name, getattr(task, name))
+    return inner
+
+
+def _steady(begin: nn.Module, module: nn.Module, x: Tensor) -> bool:
+    """Return whether the beginning gives for a sample what it gives in evaluation mode, whatever is beside it."""
+    at_work = in_training(module)
+    for name, layer in begin.named_modules():
+        layer.training = name in at_work
+    changing = nn.modules.dropout._DropoutNd | nn.modules.batchnorm._NormBase
+    if any(isinstance(layer, changing) and layer.training for layer in begin.modules()):
+        return False
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        outputs = [begin(x), begin(x), begin.eval()(x)]
+    first = outputs[0]
+    return isinstance(first, Tensor) and len(first) == len(x) and all(map(first.equal, outputs[1:]))
+
+
+def encode(samples: Samples, module: nn.Module, memory: int) -> Samples:
+    """Return samples with what a module gives for them in the place of their features.
+
+    They are computed a block at a time, on all cores; where they would take more than ``memory`` bytes they lie in a temporary
+    file that is gone with the process.
+    """
+    total = len(samples.y)
+    with torch.no_grad():
+        probe = module(samples.features(torch.arange(min(1, total), device=samples.device)))
+    shape = (total, *probe.shape[1:])
+    room = probe[0].numel() * samples.rows_dtype.itemsize * total
+    on_disk = room > memory
+    kept = _file(shape, samples.rows_dtype) if on_disk else torch.empty(shape, dtype=samples.rows_dtype)
+    kept = kept if on_disk else kept.to(samples.device)
+    size = max(1, min(_MOST, _NUMBERS // samples.width))
+    replicas = [copy.deepcopy(module) for _ in range((os.cpu_count() or 1) if samples.device.type == "cpu" else 1)]
+
+    def work(number: int) -> None:
+        torch.set_num_threads(1)
+        blocks = torch.arange(total, device=samples.device).split(size)
+        with torch.no_grad():
+            for block in blocks[number :: len(replicas)]:
+                low, high = int(block[0]), int(block[-1]) + 1
+                kept[low:high] = replicas[number](samples.features(block)).to(kept)
+
+    with one_thread_inside(), ThreadPoolExecutor(len(replicas)) as pool:
+        for done in [pool.submit(work, number) for number in range(len(replicas))]:
+            done.result()
+    return samples.replaced(kept)
+
+
+def _file(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return zeros that lie in a file without a name."""
+    handle, name = tempfile.mkstemp(prefix="palmette-features-")
+    os.close(handle)
+    try:
+        kind = np.float64 if dtype == torch.float64 else np.float32
+        return torch.from_numpy(np.memmap(name, dtype=kind, mode="w+", shape=shape))
+    finally:
+        Path(name).unlink()

@@ -152,3 +152,49 @@ class TwoStages(Algorithm):
             return {"model": got.rows}
         yield Ask(x if node.round == self.first else None)
         return state
+
+
+@settings
+class FedPer(Algorithm):
+    """FedPer: the body of the model is averaged, the head is each device's own."""
+
+    name: ClassVar[str] = "fedper"
+    flat: ClassVar[bool] = True
+    local_steps: int = 20
+    alpha: float = 0.05
+    batch_size: BatchSize = 20
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The server's head is nobody's, so there is no global model to measure."""
+        return ("PM",)
+
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        return {"model": initial} if node.tier else {"head": node.part(initial, "head")}
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        theta = self.train(node, node.join(body=message, head=state["head"]))
+        return node.part(theta, "body"), {"head": node.part(theta, "head")}
+
+    def train(self, node: Device, theta: Tensor) -> Tensor:
+        return node.descend(theta, steps=self.local_steps, lr=self.alpha)
+
+    def server(self, node: Node, state: State) -> Server:
+        body = node.part(state["model"], "body")
+        replies = yield Ask(body, reduce="samples", otherwise=body)
+        return {"model": node.join(state["model"], body=replies.rows)}
+
+    def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
+        return node.join(parent, head=state["head"])
+
+
+@settings
+class FedRep(FedPer):
+    """FedRep: first the head takes its steps, then the body."""
+
+    name: ClassVar[str] = "fedrep"
+    head_steps: int = 10
+
+    def train(self, node: Device, theta: Tensor) -> Tensor:
+        theta = node.descend(theta, steps=self.head_steps, lr=self.alpha, only="head")
+        return node.descend(theta, steps=self.local_steps - self.head_steps, lr=self.alpha, only="body")

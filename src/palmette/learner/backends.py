@@ -272,7 +272,11 @@ class LoopBackend:
             batch = Batch(feed.x[i][real], feed.y[i][real], weight, task, module, addresses, moving)
             with torch.enable_grad():
                 value = objective(_whole(task, leaves, others, feed.only), batch)
-            parts = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+            # A value that no leaf enters, such as one behind a dropout of everything, has no graph.
+            known = value.requires_grad
+            parts = (
+                torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if known else [None] * len(leaves)
+            )
             for name, part in zip(leaves, parts, strict=True):
                 gradients[name][i] = 0 if part is None else part
             if running is not None and batch.running is not None:

@@ -37,18 +37,19 @@ class Beginning:
     layers: int
 
 
-def apart(task: Task, x: Tensor) -> Beginning | str:
-    """Return a task's frozen beginning, or why there is none that could be computed once; ``""`` where nothing is frozen.
+def apart(task: Task, x: Tensor, dtype: torch.dtype) -> Beginning | str | None:
+    """Return a task's frozen beginning, why it cannot be computed once, or nothing where the model has none.
 
     Args:
         task: What is learned.
         x: A few samples to try it on.
+        dtype: Type of the features.
     """
     module = copy.deepcopy(task.module)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name in task.learned.names)
     if all(parameter.requires_grad for parameter in module.parameters()):
-        return ""
+        return None
     try:
         graph = _Tracer().trace(module)
         found = _cut(list(graph.nodes), module)
@@ -56,7 +57,7 @@ def apart(task: Task, x: Tensor) -> Beginning | str:
         text = str(error).strip() or type(error).__name__
         return f"torch.fx cannot follow the model ({text.splitlines()[0]})"
     if found is None:
-        return "no frozen layer comes before all that is learned"
+        return None
     cut, before = found
     begin = fx.GraphModule(module, _part(graph, cut, before, first=True))
     rest = fx.GraphModule(module, _part(graph, cut, before, first=False))
@@ -64,7 +65,7 @@ def apart(task: Task, x: Tensor) -> Beginning | str:
     inner = _task(task, rest)
     if inner is None:
         return "a frozen layer and a learned one share a parameter"
-    begin.requires_grad_(False).to(x if x.is_floating_point() else torch.float32).to(x.device)
+    begin.requires_grad_(False).to(x.device, dtype)
     if not _steady(begin, module, x):
         return (
             "dropout, batch normalisation or augmentation in it gives other values at every step; put it into evaluation "

@@ -88,7 +88,8 @@ class Space:
         if not fold and only is not None:
             self._sink.zero_()  # the gradient of what is not learned
         self._stages: list[Stage] = []
-        self._first = next(i for i, link in enumerate(links) if learned.intersection(link.names))
+        at_work = (i for i, link in enumerate(links) if learned.intersection(link.names))
+        self._first = next(at_work, len(links))
         for i, link in enumerate(links):
             inplace = i > 0 and links[i - 1].stage.fresh
             place = Place(i == self._first, inplace, training)

@@ -99,7 +99,7 @@ class Learner:
         self.told: list[str] = []
         self.doubts: list[str] = []
         self.optimiser = Optimiser() if optimiser is None else optimiser
-        found = apart(task, x)
+        found = apart(task, x, dtype)
         if isinstance(found, Beginning):
             self.data = encode(self.data, found.module, memory)
             x, task = self.data.features(probe), found.rest
@@ -108,7 +108,7 @@ class Learner:
                 f"the frozen beginning ({found.layers} layers) is computed once: {len(self.data.y)} samples of "
                 f"{self.data.width} features"
             )
-        elif found:
+        elif found is not None:
             self.doubts.append(f"the frozen layers are computed anew at every step, because {found}")
         self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)

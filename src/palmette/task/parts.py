@@ -89,7 +89,8 @@ def split(parts: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str
             raise BadInput(
                 f"a part's name must be a plain word, as in parts={{'head': 'last(1)'}}, not {part!r}{taken}"
             )
-        for name in named_by(patterns, names, f"parts.{part}"):
+        mine = named_by(patterns, names, f"parts.{part}")
+        for name in (name for name in names if name in mine):
             if owner.setdefault(name, part) != part:
                 raise BadInput(f"the parameter {name!r} is in two parts, {owner[name]!r} and {part!r}; name it in one")
     found = {part: tuple(name for name in names if owner.get(name, BODY) == part) for part in (BODY, *parts)}

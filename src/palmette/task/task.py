@@ -114,7 +114,7 @@ class Task:
         frozen = named_by(self.freeze, names, "freeze") if self.freeze else set()
         shapes = {n: p.shape for n, p in self.module.named_parameters() if p.requires_grad and n not in frozen}
         if not shapes:
-            why = ": all of them are frozen" if names else ""
+            why = ": all of them are frozen (requires_grad=False, or named by freeze)" if names else ""
             raise BadInput(f"{type(self.module).__name__} has no parameters to learn{why}")
         learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes)))
         moving = {name: value.shape for name, value in buffers.running(self.module).items()}

@@ -90,6 +90,11 @@ class Simulation:
             held_out=algorithm.held_out if held_out is None else held_out,
             optimiser=optimiser,
         )
+        if vars(algorithm).get("alpha") == "auto" and not self.learner.optimiser.plain:
+            raise BadInput(
+                "alpha = 'auto' is the largest learning rate that is stable for plain gradient steps, and local.* asks for "
+                "others; give alpha a number"
+            )
         with one_thread_inside():
             self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)
         self.links = dict(links or {})

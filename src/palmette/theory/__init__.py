@@ -13,7 +13,7 @@ from palmette.algorithms.permfl import MoreauTree
 from palmette.algorithms.sfedhp import SFedHP
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import BadInput
-from palmette.learner import Curvature, curvature
+from palmette.learner import Curvature, Optimiser, curvature
 from palmette.theory.advice import advice as advice
 from palmette.theory.advice import warnings_of as warnings_of
 from palmette.theory.coins import check_coins
@@ -65,6 +65,10 @@ def _of_a_theorem(simulation: Simulation) -> Proven:
     if not isinstance(method, MoreauTree | SFedHP | CoinTree | AL2SGD):
         known = "permfl, pfedmt, sfedhp, l2gd, l2gd-coin and al2sgd"
         raise BadInput(f"no theorem of {method.name} is known here; the algorithms with one are {known}")
+    if simulation.learner.optimiser != Optimiser():
+        raise BadInput(
+            f"the theorems of {method.name} are about plain gradient steps of one size; leave out the settings of local.*"
+        )
     if tree.tiers != 3:
         raise BadInput(
             f"the theorems of {method.name} are about trees of three tiers (server, teams, devices); "

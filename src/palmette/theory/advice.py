@@ -84,7 +84,9 @@ def _limits(simulation: Simulation, smooth: float) -> dict[str, float]:
     """Return the largest stable settings; those of a method with coins also depend on the tree and on the coins."""
     method, tree = simulation.algorithm, simulation.tree
     if not isinstance(method, CoinTree):
-        return method.stable(smooth)
+        # What is stable for plain gradient steps says little of momentum, Adam and clipped ones.
+        known = method.stable(smooth)
+        return known if simulation.learner.optimiser.plain else {n: v for n, v in known.items() if n != "alpha"}
     pulls = Pulls.on(tree, method.lam, method.gamma)
     used = smooth if method.smoothness == "auto" else float(method.smoothness)
     return {"eta": method.coins(tree, pulls, used).step(pulls, smooth)}

@@ -256,7 +256,8 @@ def test_bounds_of_plain_steps_are_not_told_of_others() -> None:
         for local in ({}, {"name": "adam"})
     ]
     assert (len(told[0]), len(told[1])) == (1, 0)
+    people = pm.make_population("digits", tree="2x2")
+    task = make_task("mclr", people.shape, people.classes)
+    clipped = pm.Simulation(pm.PerMFL(), people, task, rounds=1, optimiser=Optimiser(clip=1.0))
     with pytest.raises(BadInput, match="the theorems of permfl are about plain gradient steps"):
-        people = pm.make_population("digits", tree="2x2")
-        task = make_task("mclr", people.shape, people.classes)
-        check(pm.Simulation(pm.PerMFL(), people, task, rounds=1, optimiser=Optimiser(clip=1.0)))
+        check(clipped)

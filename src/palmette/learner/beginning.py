@@ -147,13 +147,19 @@ def _steady(begin: nn.Module, module: nn.Module, x: Tensor) -> bool:
     at_work = in_training(module)
     for name, layer in begin.named_modules():
         layer.training = name in at_work
-    changing = nn.modules.dropout._DropoutNd | nn.modules.batchnorm._NormBase
-    if any(isinstance(layer, changing) and layer.training for layer in begin.modules()):
+    if any(layer.training and _changes(layer) for layer in begin.modules()):
         return False
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         outputs = [begin(x), begin(x), begin.eval()(x)]
     first = outputs[0]
     return isinstance(first, Tensor) and len(first) == len(x) and all(map(first.equal, outputs[1:]))
+
+
+def _changes(layer: nn.Module) -> bool:
+    """Return whether a layer in training mode gives other values than in evaluation mode."""
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    return isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
 
 
 def encode(samples: Samples, module: nn.Module, memory: int) -> Samples:

@@ -263,10 +263,19 @@ def test_without_an_own_part_the_global_model_is_that_of_fedavg() -> None:
 def test_parts_are_written_down_and_run_again(tmp_path: Path) -> None:
     people = pm.make_population("digits", tree="2x2")
     task = make_task("dnn", people.shape, people.classes, hidden=[6], parts={"head": ["last(1)"]}, freeze="1.bias")
-    first = pm.run("permfl", people, task, rounds=2, out=tmp_path / "a")
+    with pytest.warns(UserWarning, match="names head, and permfl makes no difference between parts"):
+        first = pm.run("permfl", people, task, rounds=2, out=tmp_path / "a")
     assert first.config.model.parts == {"head": ["last(1)"]}
     assert first.config.model.freeze == "1.bias"
-    again = pm.rerun(tmp_path / "a", tmp_path / "b")
+    with pytest.warns(UserWarning, match="makes no difference between parts"):
+        again = pm.rerun(tmp_path / "a", tmp_path / "b")
     for name in ("devices.safetensors", "global.safetensors", "frozen.safetensors", "config.toml"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     assert again.config == first.config
+
+
+def test_a_method_that_uses_parts_is_not_warned_of(tmp_path: Path) -> None:
+    people = pm.make_population("digits", tree="2x2")
+    task = make_task("dnn", people.shape, people.classes, hidden=[6], parts=HEAD)
+    result = pm.run(FedRep(), people, task, rounds=1, out=tmp_path / "a")
+    assert result.kinds == ["PM"]

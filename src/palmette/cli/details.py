@@ -29,6 +29,15 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(dealt or "It is made device by device, so it takes no partition."))
     if told["settings"]:
         parts += [Text("\nSettings", style="bold"), _settings(told["settings"])]
+    if told.get("layers"):
+        parts += [
+            Text("\nLayers with parameters, for images of 28 x 28 pixels in ten classes", style="bold"),
+            _layers(told["layers"]),
+            Text(
+                "A layer's name is also a pattern, as in --set model.parts.head='last(1)' or --set model.freeze=1",
+                style="dim",
+            ),
+        ]
     for preset, values in told.get("presets", {}).items():
         text = "  ".join(f"{key}={shown(value)}" for key, value in values.items())
         parts += [Text.assemble(("\nPreset ", "bold"), (preset, "bold cyan")), Padding(Text(text), (0, 2))]
@@ -45,6 +54,17 @@ def _settings(settings: list[dict[str, Any]]) -> Table:
         if len(name) > 24:
             name = Text(one["name"]).append(f"\n  {default}", style="default")
         table.add_row(name, Group(Text(one["about"]), Text(one["allowed"], style="dim")))
+    return table
+
+
+def _layers(layers: list[dict[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    table.add_column(justify="right")
+    for one in layers:
+        shapes = ", ".join(f"{name} {' x '.join(map(str, shape))}" for name, shape in one["shapes"].items())
+        table.add_row(one["name"], shapes, f"{one['size']:,} numbers")
     return table
 
 

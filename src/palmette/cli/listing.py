@@ -12,6 +12,7 @@ from rich.text import Text
 from palmette.cli.reference import NAMES, entry
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
+from palmette.runs.config import ModelConfig
 
 
 def listed(topic: str) -> list[dict[str, Any]]:
@@ -48,8 +49,9 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
 
 def _in_short(topic: str, told: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with no more than its settings' defaults and its presets' names."""
-    own = [one for one in told["settings"] if topic != "datasets" and one["name"] != "model.l2"]
-    short = {key: value for key, value in told.items() if key not in ("settings", "presets", "example")}
+    general = {f"model.{name}" for name in ModelConfig.model_fields}  # what every model has
+    own = [one for one in told["settings"] if topic != "datasets" and one["name"] not in general]
+    short = {key: value for key, value in told.items() if key not in ("settings", "presets", "example", "layers")}
     presets = {"presets": list(told["presets"])} if "presets" in told else {}
     return {**short, "settings": {one["name"]: one["default"] for one in own}, **presets}
 

@@ -13,6 +13,8 @@ from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of
 from palmette.errors import BadInput, nearest
 from palmette.population import SOURCES
 from palmette.studies.reproduce import EXPERIMENTS
+from palmette.task import make_task
+from palmette.task.layout import Layer
 from palmette.task.models import MODELS
 
 NAMES: Mapping[str, Iterable[str]] = {
@@ -62,8 +64,14 @@ def _model(name: str) -> dict[str, Any]:
     return {
         "summary": _first_line(MODELS[name]),
         "settings": [key.as_dict() for key in model_keys(name) if key.name != "model.name"],
+        "layers": [layer._asdict() | {"size": layer.size} for layer in _layers(name)],
         "example": f"palmette run permfl --model {name}",
     }
+
+
+def _layers(name: str) -> list[Layer]:
+    """Return a model's layers as it is made for images of 28 x 28 pixels in ten classes."""
+    return make_task(name, (1, 28, 28), 10).layout.layers
 
 
 def _experiment(name: str) -> dict[str, Any]:

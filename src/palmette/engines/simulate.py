@@ -128,6 +128,8 @@ class Simulation:
         self.adapt_steps = 0
         self.looked_at_rounds = False
         """Whether a program looked at the number of rounds, so that what it did depends on it."""
+        self.looked_at_parts = False
+        """Whether a program treated parts of the model differently."""
         self.on_exchange: Callable[[int], None] = lambda tier: None
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -149,10 +151,14 @@ class Simulation:
     def _where(self) -> dict[str, Any]:
         stage = self.algorithm.stage(self.tree, self.round, self.rounds)
         where = {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage}
-        return {**where, "samples": self.samples, "layout": self.task.layout, "on_rounds": self._look}
+        told = {"on_rounds": self._look, "on_parts": self._look_at_parts}
+        return {**where, **told, "samples": self.samples, "layout": self.task.layout}
 
     def _look(self) -> None:
         self.looked_at_rounds = True
+
+    def _look_at_parts(self) -> None:
+        self.looked_at_parts = True
 
     def node(self, tier: int, ids: Tensor) -> Node:
         """Return some nodes of a tier as their program sees them now."""

@@ -100,7 +100,7 @@ class LocalWork(Steps):
         """
         if centre is None and (isinstance(pull, Tensor) or pull != 0):
             raise PalmetteError("descend(pull=...) also needs centre=, the rows to pull to")
-        learner, task, parts = self._learner, self._learner.task, _parts(only)
+        learner, task, parts = self._learner, self._learner.task, self._chosen(only)
         rows, running = self._open(start)
         remembered = {name: value.clone() for name, value in (memory or self._begin(optimiser)).items()}
         stepping = None if optimiser.plain else Stepping(optimiser, task.learned, parts, remembered)
@@ -194,7 +194,7 @@ class LocalWork(Steps):
             where: Which devices it is for (bool, one per row); the others do nothing and get zeros. All by default.
             only: The parts of the model to differentiate; the gradient is zero in the others. All by default.
         """
-        call, l2, parts = self._next(), self._learner.task.l2, _parts(only)
+        call, l2, parts = self._next(), self._learner.task.l2, self._chosen(only)
         which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
         plan, ids = self._plan(batch, call), self._ids_of(which)
         samples = None if plan is None else self._gather(plan, 0, self._on_device(plan.block(0, 1)[0]), which)
@@ -269,13 +269,19 @@ class LocalWork(Steps):
             for name, row in optimiser.memory(learner.task.layout).items()
         }
 
+    def _chosen(self, only: Which | None) -> Parts:
+        """Return the parts that ``only`` names; ``None`` for all."""
+        if only is None:
+            return None
+        self._in_parts()
+        return (only,) if isinstance(only, str) else tuple(only)
+
+    def _in_parts(self) -> None:
+        """Note that a program treats parts of the model differently."""
+
     def _all_rounds(self) -> int:
         """Return how many rounds the run has; a device knows it, work outside of a run does not."""
         raise PalmetteError("a schedule over all rounds needs to know how many there are")
-
-
-def _parts(only: Which | None) -> Parts:
-    return None if only is None else (only,) if isinstance(only, str) else tuple(only)
 
 
 def _within(extra: Callable[[Tensor], Tensor] | None, start: Tensor, width: int) -> Callable[[Tensor], Tensor] | None:

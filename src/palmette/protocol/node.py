@@ -52,10 +52,11 @@ class Node:
         samples: list[Tensor],
         layout: Layout,
         on_rounds: Callable[[], None] = lambda: None,
+        on_parts: Callable[[], None] = lambda: None,
     ) -> None:
         self.tree, self.tier, self.ids = tree, tier, ids
         self.seed, self.round, self.stage = seed, round_, stage
-        self._rounds, self._on_rounds = rounds, on_rounds
+        self._rounds, self._on_rounds, self._on_parts = rounds, on_rounds, on_parts
         self._samples, self.layout = samples, layout
 
     @staticmethod
@@ -123,6 +124,7 @@ class Node:
 
     def part(self, rows: Tensor, which: Which) -> Tensor:
         """Return the columns of a part of the model (or of several), as rows of their own: what to send, or to keep."""
+        self._on_parts()
         return self.layout.cut(rows, which)
 
     def join(self, rows: Tensor | None = None, /, **parts: Tensor) -> Tensor:
@@ -132,6 +134,7 @@ class Node:
             rows: Whole rows whose columns are taken for the parts that are not given.
             **parts: Rows of each part, by its name.
         """
+        self._on_parts()
         return self.layout.joined(rows, parts)
 
     def uniform(self, purpose: str, *parts: int) -> Tensor:
@@ -173,3 +176,6 @@ class Device(Node, LocalWork):
 
     def _all_rounds(self) -> int:
         return self.rounds
+
+    def _in_parts(self) -> None:
+        self._on_parts()

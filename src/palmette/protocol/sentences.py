@@ -97,6 +97,8 @@ def allowed(annotation: Any) -> str:
     if origin in (tuple, list, Sequence) or annotation in (tuple, list):
         return f"{_LIST}: {allowed(parts[0])}" if parts else "a list"
     if origin is dict or annotation is dict:
+        if get_origin(parts[0] if parts else None) is Annotated:  # the annotation says what the names are of
+            return f"one value per name of {get_args(parts[0])[1]}: {allowed(parts[1])}"
         return f"{_TABLE}: {allowed(parts[1])}" if parts and parts[1] is not Any else "a table"
     return {int: "whole number", float: "number", str: "text", bool: "true or false"}.get(annotation, _ANY)
 

@@ -84,7 +84,7 @@ class ModelConfig(_Part):
     l2: float = Field(0.0, ge=0)
     loss: str | None = None
     seed: Seed | None = None
-    parts: dict[str, Pattern | list[Pattern]] = {}
+    parts: dict[Annotated[str, "a part"], Pattern | list[Pattern]] = {}
     freeze: Pattern | list[Pattern] = []
     buffers: Literal["own", "averaged"] | None = None
 

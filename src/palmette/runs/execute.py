@@ -144,6 +144,11 @@ class Execution:
         adapted = simulation.adapt_steps
         with self._timed("rounds"):
             simulation.step()
+        if done == 1 and simulation.task.parts and not simulation.looked_at_parts:
+            self._folder.warn(
+                f"model.parts names {', '.join(simulation.task.parts)}, and {simulation.algorithm.name} makes no difference "
+                "between parts: all of the model is trained and sent"
+            )
         scores = self._measure() if measured else None
         if scores is not None:
             self._record(scores, when="after")

@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _apart_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Work in a temporary folder: what a test writes without saying where does not land among the sources.
 
     A disk need not keep it either. `os.fsync` protects from power failures, which no test can cause, and a run calls it for

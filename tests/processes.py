@@ -25,6 +25,7 @@ def told(program: str, *arguments: object) -> str:
     context.set_forkserver_preload(list(_LOADED))
     with tempfile.TemporaryDirectory() as place:
         output = Path(place) / "output"
+        output.touch()
         process = context.Process(target=_run, args=(program, [str(one) for one in arguments], output))
         process.start()
         process.join(timeout=120)

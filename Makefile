@@ -46,8 +46,9 @@ prove-demo: .venv/ready
 	.venv/bin/python proofs/demo.py choose
 	.venv/bin/python proofs/demo.py compare $$(mktemp -d)
 
+# FOLDER=... keeps the runs, and goes on with those that are there.
 prove-sfedhp: .venv/ready
-	.venv/bin/python proofs/sfedhp.py runs/sfedhp dense none each both
+	.venv/bin/python proofs/sfedhp.py $(or $(FOLDER),$$(mktemp -d)) dense none each both
 
 prove-groupperfl: .venv/ready
 	.venv/bin/python proofs/groupperfl.py digits

@@ -9,6 +9,7 @@ with their case and fail the proof. A case is a function of (seed, number), so a
 from __future__ import annotations
 
 import io
+import os
 import random
 import resource
 import signal
@@ -341,8 +342,15 @@ def by_arguments(luck: random.Random, place: Path) -> Result:
         elif key == "participation" and luck.random() < 0.8:
             given[key] = {luck.choice(["devices", "teams", "tier2", text(luck)]): wild(luck)}
         else:
-            given[key] = wild(luck)
+            given[key] = inside(place, wild(luck)) if key == "out" else wild(luck)
     return pm.run(given.pop("algorithm", method), people, **given)
+
+
+def inside(place: Path, out: Any) -> Any:
+    """Return a value of ``out``, or another where it would lead out of the case's folder."""
+    if isinstance(out, str | Path) and not os.path.abspath(place / out).startswith(f"{place}{os.sep}"):
+        return place / "run"
+    return out
 
 
 def by_arrays(luck: random.Random, place: Path) -> Result:

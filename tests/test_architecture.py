@@ -56,3 +56,9 @@ def test_imports_go_down_only() -> None:
             if RANK[other] >= RANK[part]
         ]
     assert wrong == []
+
+
+def test_tests_work_in_a_temporary_folder() -> None:
+    root = Path(__file__).parents[1]
+    assert not Path.cwd().is_relative_to(root)
+    assert not list(root.glob("*/identity.json")), "the folder of a run among the sources"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 from pathlib import Path
 from types import ModuleType
 
@@ -27,6 +28,23 @@ def test_random_input_ends_in_a_result_or_in_one_line(fuzz: ModuleType) -> None:
     ends = [(case, *fuzz.run_case(SEED, case)) for case in range(CASES)]
     assert [end for end in ends if end[1] not in ("ran", "refused")] == []
     assert {end[1] for end in ends} == {"ran", "refused"}
+
+
+def test_a_case_leaves_nothing_behind(fuzz: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(luck: random.Random, place: Path) -> None:
+        Path("1 device").mkdir()
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fuzz, "KINDS", (careless,))
+    assert fuzz.run_case(SEED, 0)[0] == "ran"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["/elsewhere", "../elsewhere", "..", ".", "", "a/../../b", Path("/x")])
+def test_no_wild_folder_leads_out_of_a_case(out: str | Path, fuzz: ModuleType, tmp_path: Path) -> None:
+    assert fuzz.inside(tmp_path, out) == tmp_path / "run"
+    for kept in ("1 device", "a/b", "\0", "\ud800", 3, None, b"x"):
+        assert fuzz.inside(tmp_path, kept) == kept
 
 
 def test_the_fuzzer_finds_a_fault(fuzz: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,7 +321,8 @@ class Halved(PerMFL):
 
 def test_ones_own_algorithm_need_declare_nothing() -> None:
     population = pm.make_population("digits", tree="2x2")
-    for method, first, fine in ((Fading(), 2, True), (Fading(), 3, False), (Halved(), 1, False), (Halved(), 8, False)):
+    fading, halved = (kind(team_steps=1, local_steps=2) for kind in (Fading, Halved))
+    for method, first, fine in ((fading, 2, True), (fading, 3, False), (halved, 1, False), (halved, 8, False)):
         folder = f"{method.name}-{first}"
         pm.run(method, population, rounds=first, out=folder)
         if fine:

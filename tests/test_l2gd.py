@@ -356,10 +356,10 @@ def test_a_constant_step_ends_in_a_ball_that_shrinks_with_it_and_keeps_the_bound
         simulation = Simulation(
             L2GD(lam=0.5, gamma=0.25, smoothness=1.0, eta=eta, iterations=length),
             *(population, task_of(population)),
-            **{"rounds": 80, "dtype": torch.float64, "threads": 1},  # type: ignore[arg-type]
+            **{"rounds": 40, "dtype": torch.float64, "threads": 1},  # type: ignore[arg-type]
         )
         tail = []
-        for _ in range(80):
+        for _ in range(40):
             simulation.step()
             tail.append(np.square(simulation.stores[0].rows["model"].numpy() - theta).sum())
         errors[eta] = float(np.mean(tail[10:]))

@@ -19,6 +19,7 @@ from palmette.population import Dirichlet, Few, Iid, Labels, Partition, Pool
 from palmette.population.partition import Parts
 from palmette.runs import read_config
 from palmette.runs.folder import CONFIG
+from palmette.runs.objects import hash_samples
 from palmette.tree import Ints, Tree
 from problems import regression
 from programs import Scaffold
@@ -240,6 +241,19 @@ def test_another_object_than_the_configs_is_told() -> None:
     pm.run("local", regression("2x2"), "linear", rounds=1, out="one")
     with pytest.warns(UserWarning, match="the data is not the one this config was made with"):
         pm.rerun("one", "two", population=regression("2x2", seed=1))
+
+
+def test_whatever_of_the_data_differs_is_told() -> None:
+    made = regression("2x2")
+    samples, labels, train = made.x.clone(), made.y.clone(), made.train.clone()
+    samples[-1, 0] += 1
+    labels[-1] += 1
+    train[-1] -= 1
+    changes: list[dict[str, Any]] = [{"x": samples}, {"y": labels}, {"train": train}, {"affine": (2.0, 0.0)}]
+    changes += [{"tree": Tree.parse([1, 3])}, {"tree": Tree.parse({"a": ["b", "c"], "d": ["e", "f"]})}]
+    others = [hash_samples(dataclasses.replace(made, **change)) for change in changes]
+    assert hash_samples(regression("2x2")) == hash_samples(made)
+    assert len({hash_samples(made), *others}) == 7
 
 
 def test_a_name_on_the_command_line_takes_the_place_of_an_object() -> None:

@@ -129,8 +129,15 @@ def wait_for_checkpoint(process: subprocess.Popen[str], out: Path) -> None:
 LONG = {**DIGITS, "rounds": 120, "evaluate_every": 40}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_process_ended_by_a_signal_resumes_to_the_very_same_bytes(number: signal.Signals, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> palmette.Result:
+    return execute(make_config(LONG), tmp_path_factory.mktemp("runs") / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])  # Ctrl-C is pressed in test_cli.py
+def test_a_process_ended_by_a_signal_resumes_to_the_very_same_bytes(
+    number: signal.Signals, tmp_path: Path, long: palmette.Result
+) -> None:
     process = start(LONG, tmp_path / "cut")
     wait_for_checkpoint(process, tmp_path / "cut")
     process.send_signal(number)
@@ -142,19 +149,7 @@ def test_a_process_ended_by_a_signal_resumes_to_the_very_same_bytes(number: sign
     assert not unfinished.finished
     with pytest.raises(BadInput, match="not finished and has no models yet"):
         unfinished.module("GM")
-    whole = execute(make_config(LONG), tmp_path / "whole")
-    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
-
-
-def test_a_second_process_on_one_folder_is_refused(tmp_path: Path) -> None:
-    process = start(LONG, tmp_path / "run")
-    try:
-        wait_for_checkpoint(process, tmp_path / "run")
-        with pytest.raises(BadInput, match="another process"):
-            resume(tmp_path / "run")
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
+    assert contents(resume(tmp_path / "cut").folder) == contents(long.folder)
 
 
 # -- what lies in the folder -------------------------------------------------------------------------------------------

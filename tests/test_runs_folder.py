@@ -420,7 +420,7 @@ def test_a_run_stopped_twice_remembers_what_one_stopped_once_does(
     every: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1.0)
-    config = {"algorithm": "hierfavg", "rounds": 14, "settings": {"local_steps": 2, "team_steps": 60, "alpha": 0.1}}
+    config = {"algorithm": "hierfavg", "rounds": 14, "settings": {"local_steps": 40, "team_steps": 3, "alpha": 0.1}}
     config |= {"tree": "2x5", "evaluate_every": every}
     whole = execute(make_config(config), tmp_path / "whole")
     for name, after in (("once", 7), ("twice", 5)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from palmette.algorithms import algorithm
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
 from palmette.learner import Learner
@@ -16,6 +18,7 @@ from palmette.population import Population
 from palmette.protocol import ModelKind
 from palmette.runs import run
 from palmette.task import Task, make_task
+from problems import regression, simulate
 
 
 class Witness:
@@ -122,3 +125,21 @@ def test_the_training_score_leaves_out_the_held_out_samples(backend: str, shared
             assert float(found["loss"][device]) == pytest.approx(float(losses[begin:end].sum()), rel=1e-9)
             looked_at += end - begin
     assert looked_at == 70
+
+
+@pytest.mark.parametrize("batch_size", [5, "full"])
+def test_what_is_held_out_is_not_trained_on(batch_size: int | str) -> None:
+    clean = regression([3, 2], unequal=True)
+    held = clean.held_out(0.25)
+    x = clean.x.clone()
+    for device in range(clean.devices):
+        end = int(clean.start[device] + clean.train[device])
+        x[end - int(held[device]) : end] = torch.nan
+    method = algorithm("permfl", team_steps=3, local_steps=20, batch_size=batch_size)
+    models = [
+        simulate(method, people, 2, held_out=0.25).device_models(torch.arange(clean.devices))
+        for people in (clean, replace(clean, x=x))
+    ]
+    assert torch.equal(*models)
+    whole = simulate(method, clean, 2, held_out=0.0).device_models(torch.arange(clean.devices))
+    assert not torch.equal(models[0], whole)

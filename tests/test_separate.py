@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from palmette.algorithms import FedAvg, PerMFL
 from palmette.engines.separate import Machine, Setup, run_separately
 from palmette.engines.simulate import Simulation
 from palmette.links.wire import Envelope, decode, encode
-from palmette.protocol import Device, State
+from palmette.protocol import Device, Inner, Node, State
 from palmette.protocol.settings import settings
 from problems import regression, simulate, task_of
 from test_contract import assert_separate_is_stacked
@@ -76,3 +77,37 @@ def test_an_error_on_one_machine_reaches_the_server() -> None:
     population = regression("1x3")
     with pytest.raises(RuntimeError, match="disk of device 1"):
         run_separately(Simulation(Failing(), population, task_of(population), rounds=1), 1)
+
+
+@settings
+class FailingEarly(PerMFL):
+    """PerMFL whose first team has a device that breaks down before the second team has asked anybody."""
+
+    name: ClassVar[str] = "failing-early"
+    over: ClassVar[threading.Event] = threading.Event()
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
+        raise RuntimeError("the disk of device 0 is full")
+
+    def team(self, node: Node, message: Any, state: State) -> Inner:
+        if 1 in node.ids:
+            self.over.wait(10)
+        return (yield from super().team(node, message, state))
+
+
+def test_a_team_whose_children_have_ended_does_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = regression("2x2")
+    simulation = Simulation(FailingEarly(), population, task_of(population), rounds=1)
+    join = threading.Thread.join
+
+    def joined(thread: threading.Thread, timeout: float | None = None) -> None:
+        if len(ended) == 4:  # the devices, which come first
+            FailingEarly.over.set()
+        join(thread, timeout=10)
+        ended.append(not thread.is_alive())
+
+    ended: list[bool] = []
+    monkeypatch.setattr(threading.Thread, "join", joined)
+    with pytest.raises(RuntimeError, match="disk of device 0"):
+        run_separately(simulation, 1)
+    assert ended == [True] * 6

@@ -93,7 +93,7 @@ def test_a_store_on_disk_takes_room_only_for_rows_that_were_written(tmp_path: Pa
     store.read(torch.arange(100_000)[:5_000])
     file = tmp_path / "store-0-model.bin"
     with open(file) as opened:
-        os.fsync(opened.fileno())
+        os.fdatasync(opened.fileno())
     assert store.files == [file]
     assert file.stat().st_size == store.nbytes == 100_000 * 610 * 4
     assert file.stat().st_blocks * 512 < 2 << 20

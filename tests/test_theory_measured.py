@@ -177,12 +177,14 @@ def test_the_bound_of_sfedhp_by_hand() -> None:
 def test_sfedhp_whose_devices_hardly_move_stays_under_its_bound() -> None:
     population = one_sample_each([5.0, 5.0, 5.0], [2, 1])
     method = SFedHP(**EXACT, lam_1=2.0, lam_2=2.0, beta=50.0, eta=1e-4, team_steps=1, local_steps=1, alpha=1e-9)
-    found = measured(method, population, 400)
+    found = measured(method, population, 100)
     assert found.values[-1] == pytest.approx(6.25)
-    assert under(found)  # with a delta of zero the bound would be 12.5
+    assert under(found)
+    assert found.ball is not None
+    assert found.ball > 6.25  # with a delta of zero the bound would come below the values
     # and a run that moves comes down
-    moving = measured(replace(method, local_steps=40, alpha=0.05), population, 400)
-    assert moving.values[-1] < 6.0
+    moving = measured(replace(method, local_steps=40, alpha=0.05), population, 100)
+    assert moving.values[-1] < 5.5
     assert under(moving)
 
 

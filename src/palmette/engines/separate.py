@@ -17,6 +17,7 @@ from torch import Tensor
 
 from palmette.engines import rules
 from palmette.engines.simulate import Simulation, one_thread_inside
+from palmette.errors import PalmetteError
 from palmette.learner import Learner
 from palmette.links import Ledger, Link
 from palmette.links.exchange import Counters, Parcel, drive, exchange
@@ -52,7 +53,7 @@ class Machine:
         tier: The node's tier.
         number: Its number within the tier.
         inbox: Where messages from the parent arrive; ``None`` ends the machine.
-        returns: Where replies of the children arrive.
+        returns: Where replies of the children arrive; ``None`` says that no more will.
         parent: Where replies to the parent go.
         children: The children's inboxes by number.
     """
@@ -150,9 +151,10 @@ class Machine:
         arrived: dict[int, Any] = {}
         while len(arrived) < len(parcel.ids):
             mail = self.returns.get()
+            if mail is None:
+                raise PalmetteError("the training ended while a node waited for its children")
             if isinstance(mail, BaseException):
                 raise mail
-            assert mail is not None
             envelope = decode(mail)
             if (envelope.round, envelope.exchange) == (node.round, number):
                 arrived[envelope.sender] = envelope.body
@@ -195,6 +197,7 @@ def run_separately(simulation: Simulation, rounds: int) -> list[list[Machine]]:
         finally:
             for machine in workers:
                 machine.inbox.put(None)
+                machine.returns.put(None)  # after an error elsewhere its children may have ended without an answer
             for thread in threads:
                 thread.join(timeout=60)
     return machines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -32,8 +32,28 @@ Rate = Literal["auto"] | Positive | dict[str, Positive]
 BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-settings = dataclass(frozen=True, kw_only=True, config=CONFIG)
-"""Decorator of an algorithm's class: a frozen dataclass whose values are checked."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def settings(kind: type[T]) -> type[T]:
+    """Make an algorithm's class a frozen dataclass whose settings are checked when an object is made.
+
+    Use it as a decorator. Every annotated attribute of the class becomes a setting: it is given by name, converted to its type
+    where that loses nothing, and refused with a reason where it does not fit. Attributes annotated ``ClassVar``, such as
+    ``name`` and ``paper``, are no settings. ::
+
+        @pm.settings
+        class Halfway(pm.Algorithm):
+            name: ClassVar[str] = "halfway"
+            alpha: float = 0.1  # step size of the devices
+
+    Args:
+        kind: The class, a subclass of `palmette.Algorithm`.
+
+    Returns:
+        The same class as a dataclass: ``Halfway(alpha=0.2)`` makes an object, and no object changes afterwards.
+    """
+    return cast(type[T], dataclass(frozen=True, kw_only=True, config=CONFIG)(kind))
 
 
 def described(kind: type[Any]) -> dict[str, str]:

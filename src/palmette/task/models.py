@@ -43,6 +43,8 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
     """
     inner = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [hidden]
     sizes = [math.prod(shape), *(whole("hidden size", size, 1) for size in inner), outputs]
+    for pair in itertools.pairwise(sizes):  # of all layers before the first is made
+        _check_room(*pair)
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(sizes):
         layers += [_bare(nn.Linear, before, after), nn.ReLU()]
@@ -74,11 +76,16 @@ MODELS: dict[str, Callable[..., nn.Module]] = {"mclr": mclr, "dnn": dnn, "cnn": 
 
 def _bare(layer: Callable[..., nn.Module], *sizes: int, **options: object) -> nn.Module:
     """Make a layer and leave torch's global random numbers as they were; its weights are set afterwards."""
+    _check_room(*sizes)
+    with torch.random.fork_rng(devices=[]):
+        return layer(*sizes, **options)
+
+
+def _check_room(*sizes: int) -> None:
+    """Refuse a layer that is larger than the machine's memory."""
     room = _COPIES * 4 * math.prod(sizes)
     what = f"{_COPIES} copies of a layer of {' x '.join(map(str, sizes))}, as training needs at least,"
     refuse_larger_than_memory(what, room, "use a smaller model or fewer classes")
-    with torch.random.fork_rng(devices=[]):
-        return layer(*sizes, **options)
 
 
 def _zero(module: nn.Module) -> nn.Module:

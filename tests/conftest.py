@@ -1,0 +1,24 @@
+"""What holds for all tests: nothing is written into the repository, and nobody waits for a disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _apart_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Work in a temporary folder: what a test writes without saying where does not land among the sources.
+
+    A disk need not keep it either. `os.fsync` protects from power failures, which no test can cause, and a run calls it for
+    every file; that it is called, and when, is tested where it is replaced by one that takes notes.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if folder := os.environ.get("PALMETTE_DATA"):
+            patch.setenv("PALMETTE_DATA", str(Path(folder).resolve()))
+        patch.setattr(os, "fsync", lambda number: None)
+        patch.chdir(tmp_path_factory.mktemp("here"))
+        yield

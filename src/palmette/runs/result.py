@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
-from palmette.protocol import ModelKind
+from palmette.learner import Batch
+from palmette.protocol import Algorithm, ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
 from palmette.runs.folder import (
     CONFIG,
@@ -30,6 +31,7 @@ from palmette.runs.folder import (
     METRICS,
     OUTLINE,
     PROGRESS,
+    ROWS,
     TIMINGS,
     TRAFFIC,
     Folder,
@@ -37,6 +39,7 @@ from palmette.runs.folder import (
 )
 from palmette.runs.metrics import OWN, SCHEMA
 from palmette.task import make_task
+from palmette.values import one_line
 
 _LONGEST = 200  # letters of a file's name before its ending; disks allow 255 bytes
 
@@ -307,6 +310,56 @@ class Result:
             made = made.to(next(iter(values.values())).dtype)
         _fill(made, values, f"the {kind} of {node!r}" if node is not None else f"the {kind}")
         return made
+
+    def predict(
+        self,
+        x: Tensor,
+        kind: ModelKind = "PM",
+        node: str | None = None,
+        *,
+        into: nn.Module | None = None,
+        method: Algorithm | None = None,
+    ) -> Tensor:
+        """Return the outputs of one node for samples, as evaluation computes them.
+
+        Most methods predict with the node's model; what a method's own `Algorithm.predict` does is done here too.
+
+        Args:
+            x: Samples ``(samples, ...)``, with features as the model was trained on them.
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``, as in `module`.
+            node: The device's or team's name; not needed for the global model.
+            into: A module of the same layers, where the run's model was your own.
+            method: The algorithm, where it was an object of your own that predicts in a way of its own.
+        """
+        module = self.module(kind, node, into).eval()
+        try:
+            with torch.no_grad():
+                if kind != "PM" or not (self.folder / ROWS).exists():
+                    output = module(x)
+                    assert isinstance(output, Tensor)
+                    return output
+                return self._own_way(x, str(node), module, method)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise BadInput(
+                f"model {self.config.model.name!r} cannot take samples of shape {tuple(x.shape[1:])}: {one_line(str(error))}"
+            ) from None
+
+    def _own_way(self, x: Tensor, node: str, module: nn.Module, method: Algorithm | None) -> Tensor:
+        """Return what a device predicts by the algorithm's own rule, from all it keeps."""
+        if method is None and not self.config.by_path and "algorithm" in self.config.given:
+            raise BadInput(
+                f"{self.config.algorithm} predicts in a way of its own, and a folder holds no code: give method=, the algorithm"
+            )
+        self._files.check(ROWS)
+        line = self.names("PM").index(node)
+        with safe_open(self.folder / ROWS, framework="pt") as file:
+            rows = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
+        task = make_task(module, tuple(x.shape[1:]), None, loss="squared", **self.config.model.about)
+        running = None
+        if task.running is not None and task.own_running:
+            running = task.initial_running(next(iter(rows.values())).dtype)
+        batch = Batch(x, x, None, task, task.module, {}, running)
+        return (method or self.config.method()).predict(rows, batch)
 
     def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
         """Write every node's model to a safetensors file of its own, named after the node; what is frozen is in each.

@@ -113,7 +113,7 @@ def test_features_of_a_frozen_beginning_are_computed_once_and_change_nothing(mon
     (once, scores), (anew, expected) = found
     assert (once.learner.backend.name, anew.learner.backend.name) == ("fused", "loop")
     assert once.learner.data.shape == (8,)
-    assert once.learner.told == ["the frozen beginning (1 layers) is computed once: 1797 samples of 8 features"]
+    assert once.learner.told == ["the frozen beginning (1 layer) is computed once: 1797 samples of 8 features"]
     torch.testing.assert_close(once.model(), anew.model(), rtol=0, atol=1e-10)
     for kind, score in scores.items():
         torch.testing.assert_close(score.sums["loss"], expected[kind].sums["loss"], rtol=1e-9, atol=0)

@@ -58,6 +58,17 @@ def test_python_blocks_of_the_guide_run(
     sys.modules.pop(OWN, None)  # of this test's folder
 
 
+@pytest.mark.parametrize("page", ["docs/parts.md"])
+def test_python_blocks_of_a_page_run_one_after_the_other(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(blocks(page, "python")), encoding="utf-8")
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip()
+
+
 def test_the_library_example_of_the_readme_has_at_most_25_lines() -> None:
     (body,) = blocks("README.md", "python")
     assert len([line for line in body.splitlines() if line.strip()]) <= 25

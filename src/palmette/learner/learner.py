@@ -105,7 +105,7 @@ class Learner:
             x, task = self.data.features(probe), found.rest
             self.task = task
             self.told.append(
-                f"the frozen beginning ({found.layers} layers) is computed once: {len(self.data.y)} samples of "
+                f"the frozen beginning ({found.layers} layer{'s' if found.layers != 1 else ''}) is computed once: {len(self.data.y)} samples of "
                 f"{self.data.width} features"
             )
         elif found is not None:

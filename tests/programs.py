@@ -160,6 +160,7 @@ class FedPer(Algorithm):
 
     name: ClassVar[str] = "fedper"
     flat: ClassVar[bool] = True
+    parts: ClassVar[dict[str, str]] = {"head": "last(1)"}
     local_steps: int = 20
     alpha: float = 0.05
     batch_size: BatchSize = 20

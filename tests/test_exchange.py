@@ -15,11 +15,13 @@ from palmette.links import Link, Participation
 from palmette.links.exchange import Counters, Parcel, drive, exchange
 from palmette.links.ledger import Traffic
 from palmette.protocol import Ask, Node, PerChild, Replies
+from palmette.task import make_task
 from palmette.tree import Tree
 
 TREE = Tree.parse([2, 3, 1])  # the teams' devices are 0-1, 2-4 and 5
 SAMPLES = [torch.tensor([10, 30, 5, 5, 20, 8]), torch.tensor([40, 30, 8]), torch.tensor([78])]
 WIDTH = 3
+LAYOUT = make_task("linear", (WIDTH,), None).layout
 MODELS = torch.arange(6 * WIDTH, dtype=torch.float64).reshape(6, WIDTH) ** 2
 """What each device replies unless a test says otherwise."""
 MESSAGE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
@@ -42,7 +44,7 @@ def team_node(
 ) -> Node:
     chosen = torch.arange(tree.size(tier)) if ids is None else torch.tensor(ids)
     samples = SAMPLES if tree is TREE else [torch.ones(tree.size(t), dtype=torch.int64) for t in range(tree.tiers)]
-    return Node(tree, tier, chosen, seed=seed, round_=round_, rounds=5, stage=0, samples=samples)
+    return Node(tree, tier, chosen, seed=seed, round_=round_, rounds=5, stage=0, samples=samples, layout=LAYOUT)
 
 
 class Wire:
@@ -414,7 +416,15 @@ def test_loss_is_addressed_and_has_its_rate() -> None:
 
     def lost(exchange_: int = 0, **where: int) -> Tensor:
         tier = where.pop("tier", 1)
-        given: dict[str, Any] = {"seed": 0, "round_": 0, "rounds": 1, "stage": 0, "samples": [], **where}
+        given: dict[str, Any] = {
+            "seed": 0,
+            "round_": 0,
+            "rounds": 1,
+            "stage": 0,
+            "samples": [],
+            "layout": LAYOUT,
+            **where,
+        }
         node = Node(tree if tier == 1 else Tree.parse([1] * 4000), tier, torch.zeros(1, dtype=torch.int64), **given)
         return link.lost(node, torch.full((4000,), exchange_), torch.arange(4000))
 

@@ -20,6 +20,7 @@ from palmette.learner.backends import Feed, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.protocol import State
 from palmette.task import Task, make_task
+from palmette.testing import contract
 from programs import FedPer, FedRep
 from test_backends import SETTINGS, close, population, rows, work
 from test_fused import CPU, MODELS, drawn, samples
@@ -236,7 +237,7 @@ def test_without_an_own_part_the_global_model_is_that_of_fedavg() -> None:
     @pm.settings
     class All(FedPer):
         name: ClassVar[str] = "all"
-        own: ClassVar[tuple[str, ...]] = ()
+        parts: ClassVar[dict[str, str]] = {}
 
         def keeps(self, node: Any, initial: Tensor) -> State:
             return {"model": initial} if node.tier else {}
@@ -279,3 +280,27 @@ def test_a_method_that_uses_parts_is_not_warned_of(tmp_path: Path) -> None:
     task = make_task("dnn", people.shape, people.classes, hidden=[6], parts=HEAD)
     result = pm.run(FedRep(), people, task, rounds=1, out=tmp_path / "a")
     assert result.kinds == ["PM"]
+
+
+@pytest.mark.parametrize(
+    "method", [FedPer(local_steps=2), FedRep(local_steps=4, head_steps=2)], ids=lambda one: one.name
+)
+def test_methods_of_parts_keep_the_contract(method: Any) -> None:
+    contract(method)
+
+
+def test_a_method_takes_the_part_it_needs_and_the_user_may_name_another() -> None:
+    people = pm.make_population("digits", tree="1x3")
+    for parts, head in (({}, ("3.weight", "3.bias")), ({"head": "1"}, ("1.weight", "1.bias"))):
+        task = make_task("dnn", people.shape, people.classes, hidden=[6], parts=parts)
+        assert pm.Simulation(FedRep(), people, task, rounds=1).task.layout.parts["head"] == head
+
+
+def test_with_everything_its_own_a_device_trains_alone() -> None:
+    people = population()
+    task = make_task("dnn", people.shape, people.classes, hidden=(9,), parts={"head": "*"})
+    own, alone = (pm.Simulation(method, people, task, rounds=2) for method in (FedPer(), pm.Local()))
+    for simulation in (own, alone):
+        simulation.step()
+    assert torch.equal(own.device_models(torch.arange(5)), alone.device_models(torch.arange(5)))
+    assert [entry.bytes_up for entry in own.ledger.entries.values()] == [0]

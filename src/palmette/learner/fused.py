@@ -194,7 +194,8 @@ class Space:
         biases = [None if layer.bias is None else self._own[layer.bias] for layer in layers]
         sinks = [part if layer.weight in self._learned else None for layer, part in zip(layers, weights, strict=True)]
         bias_sinks = [part if layer.bias in self._learned else None for layer, part in zip(layers, biases, strict=True)]
-        first = next(k for k, layer in enumerate(layers) if self._learned.intersection((layer.weight, layer.bias)))
+        at_work = (k for k, layer in enumerate(layers) if self._learned.intersection((layer.weight, layer.bias)))
+        first = next(at_work, len(layers))
         return weights, biases, [layer.activation for layer in layers], sinks, bias_sinks, first
 
     def _memory(self, samples: Samples) -> Tensor:

@@ -104,9 +104,9 @@ class Learner:
             self.data = encode(self.data, found.module, memory)
             x, task = self.data.features(probe), found.rest
             self.task = task
+            layers = f"{found.layers} layer" + ("s" if found.layers != 1 else "")
             self.told.append(
-                f"the frozen beginning ({found.layers} layer{'s' if found.layers != 1 else ''}) is computed once: {len(self.data.y)} samples of "
-                f"{self.data.width} features"
+                f"the frozen beginning ({layers}) is computed once: {len(self.data.y)} samples of {self.data.width} features"
             )
         elif found is not None:
             self.doubts.append(f"the frozen layers are computed anew at every step, because {found}")

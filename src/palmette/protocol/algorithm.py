@@ -40,6 +40,8 @@ class Algorithm(ABC):
         tiers: The numbers of tiers it is defined for; ``None`` for any.
         held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
         presets: Named sets of settings.
+        parts: Parts of a model that it treats differently, each with the pattern that is taken where the user names none, as in
+            ``{"head": "last(1)"}``.
         by_name: Settings that may be mappings of node names, and the tier the names are of.
         batch_size: Samples per gradient step.
     """
@@ -50,6 +52,7 @@ class Algorithm(ABC):
     tiers: ClassVar[tuple[int, ...] | None] = None
     held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    parts: ClassVar[Mapping[str, str]] = {}
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0}
     batch_size: int | Literal["full"]
 

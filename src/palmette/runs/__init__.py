@@ -359,6 +359,7 @@ def _simulation(
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
+    task = task.with_parts(method.parts)
     links = config.links(people.tree, flat=method.flat)
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:

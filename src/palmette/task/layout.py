@@ -181,6 +181,8 @@ def _columns(layout: Layout, which: tuple[str, ...]) -> tuple[int, int, Tensor |
         if name in wanted:
             spans.append((at, at + size))
         at += size
+    if not spans:
+        return 0, 0, None
     low, high = spans[0][0], spans[-1][1]
     if high - low == sum(end - begin for begin, end in spans):
         return low, high, None

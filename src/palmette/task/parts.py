@@ -74,7 +74,9 @@ def _matches(pattern: str, names: Sequence[str]) -> set[str]:
 
 
 def split(parts: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return every part with its parameters in the model's order, the body first; all parameters belong to one part.
+    """Return every part with its parameters in the model's order, the body first; it may be empty.
+
+    Every parameter belongs to one part.
 
     Args:
         parts: Patterns by the name of the part.
@@ -93,5 +95,4 @@ def split(parts: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str
         for name in (name for name in names if name in mine):
             if owner.setdefault(name, part) != part:
                 raise BadInput(f"the parameter {name!r} is in two parts, {owner[name]!r} and {part!r}; name it in one")
-    found = {part: tuple(name for name in names if owner.get(name, BODY) == part) for part in (BODY, *parts)}
-    return {part: mine for part, mine in found.items() if mine}
+    return {part: tuple(name for name in names if owner.get(name, BODY) == part) for part in (BODY, *parts)}

@@ -208,6 +208,11 @@ class Task:
             return self
         return replace(self, metrics=METRICS["cross-entropy"])
 
+    def with_parts(self, wanted: Mapping[str, Patterns]) -> Task:
+        """Return the task with further parts; those it has already stay as they are."""
+        missing = {part: patterns for part, patterns in wanted.items() if part not in self.parts}
+        return replace(self, parts={**self.parts, **missing}) if missing else self
+
     def _checked(self, features: Tensor, targets: Tensor, classes: int | None) -> Tensor:
         """Return the output of one forward pass, or refuse what cannot be learned."""
         module = self.replica(training=False, dtype=_floating(features), device=features.device)

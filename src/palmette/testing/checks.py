@@ -17,7 +17,7 @@ from palmette.errors import PalmetteError
 from palmette.links import Link, Participation
 from palmette.population import Population
 from palmette.protocol import Algorithm
-from palmette.testing.problems import regression, simulate, task_of
+from palmette.testing.problems import regression, simulate, task_for
 from palmette.tree import Tree
 
 PARTIAL = {0: Link(Participation("fraction", 0.6), loss=0.2), 1: Link(Participation("count", 2))}
@@ -117,7 +117,7 @@ def resume_equal(method: Algorithm) -> None:
     """A run that is stopped between two rounds and goes on gives the bits of one that was not."""
     people = _people(method)
     whole = simulate(method, people, 4, dtype=torch.float32)
-    stopped, resumed = (Simulation(method, people, task_of(people), rounds=4) for _ in range(2))
+    stopped, resumed = (Simulation(method, people, task_for(method, people), rounds=4) for _ in range(2))
     for _ in range(2):
         stopped.step()
     resumed.restore(stopped.state())
@@ -255,7 +255,7 @@ def _ordered(people: Population, order: list[int]) -> Population:
 
 def _threaded(method: Algorithm, threads: int) -> Simulation:
     people = _people(method)
-    simulation = Simulation(method, people, task_of(people), rounds=3, threads=threads, chunk=2)
+    simulation = Simulation(method, people, task_for(method, people), rounds=3, threads=threads, chunk=2)
     simulation.learner.worth_a_thread = lambda devices: True  # type: ignore[method-assign]  # these steps are too small
     for _ in range(3):
         simulation.step()
@@ -265,7 +265,7 @@ def _threaded(method: Algorithm, threads: int) -> Simulation:
 def _separate_is_stacked(method: Algorithm, links: dict[int, Link]) -> None:
     people = _people(method)
     stacked = simulate(method, people, 3, dtype=torch.float32, chunk=1, links=links)
-    machines = run_separately(Simulation(method, people, task_of(people), rounds=3, links=links), 3)
+    machines = run_separately(Simulation(method, people, task_for(method, people), rounds=3, links=links), 3)
     same_as_separate(machines, stacked)
 
 

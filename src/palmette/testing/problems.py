@@ -48,6 +48,13 @@ def task_of(population: Population, l2: float = 0.0) -> Task:
     return make_task("linear", population.shape, None, l2=l2)
 
 
+def task_for(method: Algorithm, population: Population) -> Task:
+    """Return a model to try an algorithm on: the linear one, or a network for methods that treat parts differently."""
+    if not method.parts:
+        return task_of(population)
+    return make_task("dnn", population.shape, None, hidden=[4] * len(method.parts))
+
+
 def simulate(
     method: Algorithm,
     population: Population,
@@ -68,7 +75,7 @@ def simulate(
         **options: Of `Simulation`; in float64 where nothing else is said.
     """
     keywords = {"dtype": torch.float64, "rounds": rounds, **options}
-    simulation = Simulation(method, population, task or task_of(population), **keywords)  # type: ignore[arg-type]
+    simulation = Simulation(method, population, task or task_for(method, population), **keywords)  # type: ignore[arg-type]
     for _ in range(rounds if stop is None else stop):
         simulation.step()
     return simulation

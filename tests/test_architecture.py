@@ -14,7 +14,7 @@ LAYERS = (
     ("address", "values"),
     ("tree",),
     ("population", "task"),
-    ("learner",),
+    ("learner", "tables"),
     ("protocol",),
     ("links", "blocks"),
     ("algorithms", "engines"),

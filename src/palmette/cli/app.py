@@ -107,7 +107,7 @@ def run(
         check_exist(exist.value, out)
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
-        with claimed(out, Path("runs"), f"{made.label}-{made.data.name}") as folder:
+        with claimed(out, Path("runs"), f"{made.label}-{made.data.label}") as folder:
             result = follow(
                 made.label,
                 folder,

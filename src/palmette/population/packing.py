@@ -64,6 +64,29 @@ def pack(
     """
     _check_lengths(x, y, device)
     classes = _check_values(tree, x, y, device, None if classes is None else whole("classes", classes, 1, _CLASSES))
+    order, start, train = arrange(tree, device, test=test, seed=seed, limit=limit)
+    return Packed(x[order], y[order], start, train, classes)
+
+
+def arrange(
+    tree: Tree,
+    device: Tensor,
+    *,
+    test: float | Tensor,
+    seed: int,
+    limit: int | None = None,
+    moment: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split every device's samples and return their order, where each device's begin, and how many of them train.
+
+    Args:
+        tree: The tree whose devices the samples belong to.
+        device: The device's number of every sample.
+        test: The part of each device's samples kept for testing, or a flag per sample.
+        seed: Seed of the split.
+        limit: Cut every device's training part to this many samples.
+        moment: The time of every sample: a device's samples are put in the order of time and its last ones are for testing.
+    """
     total = torch.bincount(device, minlength=tree.devices)
     flags: Tensor | None = None
     if isinstance(test, Tensor):
@@ -76,7 +99,11 @@ def pack(
         # The tiny addend keeps a product like 0.9 * 10 from being cut to 8.
         train = torch.floor((1 - test) * total.double() + 1e-9).long().clamp_min(1).minimum(total)
     _check_counts(tree, total, train, limit)
-    order = _order(device, flags, seed, torch.from_numpy(tree.addresses[0]))
+    if moment is not None:
+        early = torch.argsort(moment, stable=True)
+        order = early[torch.argsort(device[early], stable=True)]
+    else:
+        order = _order(device, flags, seed, torch.from_numpy(tree.addresses[0]))
     if limit is not None:
         first = (total.cumsum(0) - total).repeat_interleave(total)
         rank = torch.arange(len(order)) - first
@@ -84,7 +111,7 @@ def pack(
         total, train = total - train + limit, torch.full_like(train, limit)
     start = torch.zeros(tree.devices + 1, dtype=torch.int64)
     torch.cumsum(total, 0, out=start[1:])
-    return Packed(x[order], y[order], start, train, classes)
+    return order, start, train
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -206,7 +233,7 @@ def _check_counts(tree: Tree, total: Tensor, train: Tensor, limit: int | None) -
     if bool(untested.any()):
         name = tree.name(0, int(untested.long().argmax()))
         message = f"device {name!r} has no test samples ({int(untested.sum())} of {tree.devices} devices have none)"
-        warnings.warn(message, UserWarning, stacklevel=4)
+        warnings.warn(message, UserWarning, stacklevel=5)
 
 
 def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, float] | None) -> None:

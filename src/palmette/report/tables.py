@@ -36,7 +36,7 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     config = result.config
     title = Text.assemble(
         (config.algorithm, "bold"),
-        f" on {config.data.name}, tree {config.tree}, model {config.model.name}, "
+        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, "
         f"{words.many(config.rounds, 'round')}, seed {config.seed}",
     )
     parts: list[RenderableType] = [models_table(result)]
@@ -54,7 +54,7 @@ def unfinished_report(result: Result) -> RenderableType:
     config = result.config
     title = Text.assemble(
         (config.algorithm, "bold"),
-        f" on {config.data.name}, tree {config.tree}, model {config.model.name}, ",
+        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, ",
         f"seed {config.seed}",
     )
     state = "it is running now" if result.running else f"go on with: palmette resume {shlex.quote(str(result.folder))}"
@@ -83,7 +83,7 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
         config = result.config
         table.add_row(
             Text(str(result.folder.relative_to(base))),
-            Text(f"{config.algorithm} on {config.data.name}"),
+            Text(f"{config.algorithm} on {config.data.title}"),
             f"{result.rounds_done}/{config.rounds}",
             *(_score(result, kind) for kind in kinds),
             str(config.seed),
@@ -104,7 +104,9 @@ def models_table(result: Result) -> Table:
     """Show each kind of model: last, best, mean over devices, worst decile."""
     metric = result.lead
     table = _table(f"test {metric}")
-    for name in ("last", "best", "in round", "mean of devices", "worst tenth"):
+    new = {kind: result.curve(kind, metric, on="unseen") for kind in result.kinds}
+    new = {kind: curve for kind, curve in new.items() if result.config.rounds in curve}
+    for name in ("last", "best", "in round", "mean of devices", "worst tenth", *(["unseen"] if new else [])):
         table.add_column(name, justify="right", min_width=5)
     for kind in result.kinds:
         best, round_ = result.best(kind, metric)
@@ -115,6 +117,7 @@ def models_table(result: Result) -> Table:
             str(round_),
             words.share(result.last(kind, metric, weight="devices")),
             words.share(result.last(kind, metric, weight="devices", statistic="worst-decile")),
+            *([words.share(new[kind][result.config.rounds])] if kind in new else []),
         )
     return table
 

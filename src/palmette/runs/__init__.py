@@ -170,8 +170,10 @@ def execute(
     check_exist(exist, out)
     _warn_of_versions(config)
     place = checked_path("out", out) if out is not None else None
-    with claimed(place, Path("runs"), f"{config.label}-{config.data.name}") as path:
-        simulation = _simulation(config, method, population, task, threads, path)
+    with claimed(place, Path("runs"), f"{config.label}-{config.data.label}") as path:
+        people = config.population() if population is None else _check_population(population)
+        config = config.on(people, check_method(method or config.method()))
+        simulation = _simulation(config, method, people, task, threads, path)
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
         _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made

@@ -27,6 +27,7 @@ from palmette.protocol import Algorithm
 from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.protocol.settings import NUMBER, Count
 from palmette.runs.objects import import_path, named_objects, recipe_of
+from palmette.tables import is_own, label_of, open_data
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 from palmette.values import one_line, plain, shown, unwritable
@@ -50,7 +51,7 @@ class DataConfig(_Part):
     """The data set of a run, by name; further keys are options of the data set or of the partition.
 
     Attributes:
-        name: Data set: a name that ``palmette list datasets`` shows.
+        name: Data set: a name that ``palmette list datasets`` shows, or the path of your own data.
         folder: Folder with the files of data sets; by default the one that the environment variable
             PALMETTE_DATA names, or the user's cache folder.
         seed: Random seed of the partition, the teams and the split; by default the run's.
@@ -61,6 +62,21 @@ class DataConfig(_Part):
     name: str = "digits"
     folder: str | None = None
     seed: Seed | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether the data are the user's own, known by their path."""
+        return is_own(self.name)
+
+    @property
+    def label(self) -> str:
+        """What the data are called in the name of a folder."""
+        return label_of(self.name)
+
+    @property
+    def title(self) -> str:
+        """What the data are called in a table or a sentence: of a path, the last part."""
+        return Path(self.name).name if self.own else self.name
 
 
 class ModelConfig(_Part):
@@ -199,7 +215,18 @@ class RunConfig(_Part):
         known = {"name", "seed"}
         options = {name: value for name, value in self.data if name not in known and value is not None}
         seed = self.seed if self.data.seed is None else self.data.seed
+        if self.data.own:
+            return open_data(self.data.name, seed=seed, **options)
         return make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+
+    def on(self, population: Population, method: Algorithm) -> RunConfig:
+        """Return the config with what only the data can say: of a user's own data, the tree and what follows from it."""
+        if not self.data.own:
+            return self
+        known: dict[str, Any] = {"tree": population.tree.spec()}
+        if "rounds" not in self.model_fields_set:
+            known["rounds"] = rounds_of(method, population.tree)
+        return self.model_copy(update=known)
 
     def make_tree(self) -> Tree:
         """Make the tree."""
@@ -363,6 +390,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(str(error))
     if problems:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
+    if config.data.own:
+        return config  # how many rounds the settings ask for depends on the tree, which the data will tell
     if "rounds" not in values and (config.by_path or "algorithm" not in config.given):
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config

@@ -12,6 +12,7 @@ import typer
 from palmette.cli import options
 from palmette.cli.bench import bench
 from palmette.cli.check import check
+from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
 from palmette.cli.reproduce import reproduce
 from palmette.cli.verify import verify
@@ -217,6 +218,7 @@ app.command()(bench)
 app.command()(check)
 app.command()(reproduce)
 app.command()(verify)
+app.add_typer(data_commands, name="data")
 
 
 def _show(result: Result, *, json: bool, teams: bool = False) -> None:

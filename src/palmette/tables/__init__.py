@@ -1,6 +1,7 @@
 """A user's own data: read, checked and packed into populations."""
 
+from palmette.tables.check import Check, check_table
 from palmette.tables.open import is_own, label_of, open_data, options_of_tables
 from palmette.tables.read import read_table
 
-__all__ = ["is_own", "label_of", "open_data", "options_of_tables", "read_table"]
+__all__ = ["Check", "check_table", "is_own", "label_of", "open_data", "options_of_tables", "read_table"]

@@ -87,6 +87,8 @@ def names(array: Any) -> Any:
     kind = family(array.type)
     if kind == "text":
         return array
+    if kind == "other":
+        return pa.nulls(len(array), pa.string())
     if pa.types.is_floating(array.type) or pa.types.is_decimal(array.type):
         wide = pc.cast(array, pa.float64(), safe=False)
         whole = pc.and_(pc.equal(pc.floor(wide), wide), pc.less(pc.abs(wide), 1e15))

@@ -64,7 +64,7 @@ def find_out(path: Path, head: bytes, encoding: str, delimiter: str) -> Dialect:
     delimiter = _WORDS.get(delimiter, delimiter)
     if delimiter == "auto":
         with _opened(path, zipped) as raw:
-            line = codecs.getreader(encoding)(raw, errors="replace").readline(1 << 20)
+            line = codecs.getreader(encoding)(raw, "replace").readline(1 << 20)
         if "\0" in line:
             raise BadInput(f"{path} is not a text file; a table is a CSV or a Parquet file")
         delimiter = max(_DELIMITERS, key=lambda mark: _cells(line, mark))

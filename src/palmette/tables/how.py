@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,14 +46,23 @@ class How:
         return {key: plain(value) for key, value in asdict(self).items() if value is not None and value != ()}
 
 
-def make_how(given: dict[str, Any], columns: Sequence[str]) -> How:
-    """Check how a table is to be read; every problem is told, each with the nearest column.
+def make_how(given: Mapping[str, Any], columns: Sequence[str]) -> How:
+    """Check how a table is to be read; all problems are raised together."""
+    how, problems = try_how(given, columns)
+    if how is None:
+        raise BadInput("; ".join(problems))
+    return how
+
+
+def try_how(given: Mapping[str, Any], columns: Sequence[str]) -> tuple[How | None, list[str]]:
+    """Check how a table is to be read and return it, or every problem in a sentence, each with the nearest column.
 
     Args:
         given: The keywords of `palmette.read_table`, as a person gives them.
         columns: The names of the table's columns.
     """
-    values, problems = {name: plain(value) for name, value in given.items() if value is not None}, []
+    values = {name: plain(value) for name, value in given.items() if value is not None}
+    problems: list[str] = []
     for name in ("device", "label"):
         if name not in values:
             what = "names the device of a row" if name == "device" else "is to be learned"
@@ -74,9 +83,7 @@ def make_how(given: dict[str, Any], columns: Sequence[str]) -> How:
             values[name] = str(values[name]) if isinstance(values[name], int) else values[name]
             problems += _unknown(name, [values[name]], columns)
     problems += [] if problems else _clashes(values)
-    if problems:
-        raise BadInput("; ".join(problems))
-    return How(**values)
+    return None if problems else How(**values), problems
 
 
 def listed(columns: Sequence[str]) -> str:

@@ -98,7 +98,7 @@ def read_table(
     how = make_how(given, table.columns)
     found = understand(table, how)
     found.findings.refuse(table.name)
-    made = pack(table, found, seed, into)
+    made, _ = pack(table, found, seed, into)
     found.findings.refuse(table.name)
     for note in (*found.findings.notes, *map(str, found.findings.warnings)):
         warnings.warn(f"{table.name}: {note}".replace(f"{table.name}: {table.name}", table.name), stacklevel=2)
@@ -130,8 +130,8 @@ class Plan:
     unseen: Tensor | None
 
 
-def pack(table: Table, found: Understood, seed: int, into: str | Path | None = None) -> Population:
-    """Make the population of a table that was understood.
+def pack(table: Table, found: Understood, seed: int, into: str | Path | None = None) -> tuple[Population, Plan]:
+    """Make the population of a table that was understood; return it with where every row went.
 
     Args:
         table: The table.
@@ -178,7 +178,7 @@ def pack(table: Table, found: Understood, seed: int, into: str | Path | None = N
         if table.path is not None:
             told = {"name": str(table.path), **how.as_dict(), "fingerprint": table.fingerprint()}
             made = made.made_by(Recipe(told, seed))
-        return made if packing is None else packing.finish(made)
+        return made if packing is None else packing.finish(made), plan
     except BaseException:
         if packing is not None:
             packing.drop()
@@ -235,7 +235,7 @@ def _fill(table: Table, found: Understood, encoding: Encoding, plan: Plan, x: Ar
         unknown += strange
     if unknown:
         found.findings.notes.append(
-            f"{unknown:,} cells hold a category that no training row has; they belong to no category"
+            f"{unknown:,} {'cells hold' if unknown != 1 else 'cell holds'} a category that no training row has; left without one"
         )
     return y
 

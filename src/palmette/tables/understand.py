@@ -16,6 +16,7 @@ from palmette.tables.source import Table
 from palmette.tables.split import Moments, Split
 from palmette.tables.survey import MOST, SHOWN, Column
 
+_ROWS = 20  # growing numbers that are no accident
 _CATEGORIES = 100  # different texts of a feature, beyond which it looks like a name
 
 
@@ -30,7 +31,9 @@ def understand(table: Table, how: How) -> Understood:
         found.findings.problem(text)
     if table.problems:
         return found
-    places, split, gaps, moments = Places((*how.team, how.device)), Split(), [], Moments()
+    places, split, moments = Places((*how.team, how.device)), Split(), Moments()
+    gaps: list[Flags] = []
+    voids: list[Flags] = []
     needed = [name for name in used if name != how.split and name != how.time]
     for begin, batch in table.batches(used):
         cells = {name: columns.plain(batch.column(name)) for name in used}
@@ -38,6 +41,7 @@ def understand(table: Table, how: How) -> Understood:
             column.add(cells[name], begin)
         places.add(cells)
         gaps.append(np.any([_gap(cells[name]) for name in needed], axis=0))
+        voids.append(_gap(cells[how.label]))
         if how.split is not None:
             split.add(cells[how.split], begin)
         if how.time is not None:
@@ -48,9 +52,10 @@ def understand(table: Table, how: How) -> Understood:
     if not len(gap):
         found.findings.problem("the table has no rows under its header")
         return found
+    _paths(found)
     _kinds(found, table, chosen)
     name_classes(found, table)
-    _gaps(found, table, needed, gap)
+    _gaps(found, table, needed, gap, np.concatenate(voids))
     if how.split is not None:
         found.test = split.flags(found, table)
     if how.time is not None:
@@ -69,6 +74,15 @@ def _broken(found: Understood, table: Table) -> None:
         found.findings.problem(f"the row {text}", row)
     if len(broken) > 2 * SHOWN:
         found.findings.problem(f"{len(broken) - 2 * SHOWN:,} more rows have too few or too many cells")
+
+
+def _paths(found: Understood) -> None:
+    """Refuse devices and teams that are neither names nor whole numbers."""
+    for name in (*found.how.team, found.how.device):
+        column = found.columns[name]
+        if column.odd or (column.kind == "number" and not column.whole):
+            what = column.odd or "numbers with fractions"
+            found.findings.problem(f"it holds {what}; devices and teams are names or whole numbers", None, name)
 
 
 def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
@@ -111,8 +125,19 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
             found.kinds[name] = kind
             if kind == "comma":
                 findings.notes.append(f"column {name!r}: its numbers have decimal commas")
+        _suspicious(found, column)
         if found.kinds.get(name) in ("number", "comma") and column.infinite:
             found.each(table, column, "infinite", column.infinite, "the number is infinite")
+
+
+def _suspicious(found: Understood, column: Column) -> None:
+    """Warn of a column that tells nothing, or that looks like a number of the row."""
+    kind = found.kinds.get(column.name)
+    if (kind in ("number", "comma") and column.low == column.high) or (kind == "category" and len(column.texts) == 1):
+        found.findings.warn("it is the same in all rows and tells nothing; leave it out (data.drop)", None, column.name)
+    if kind == "number" and column.whole and column.rising and column.known >= _ROWS:
+        text = "it grows from row to row and looks like an identifier; leave it out (data.drop)"
+        found.findings.warn(text, None, column.name)
 
 
 def _many(found: Understood, column: Column) -> None:
@@ -127,7 +152,7 @@ def _many(found: Understood, column: Column) -> None:
         )
 
 
-def _gaps(found: Understood, table: Table, needed: list[str], gap: Flags) -> None:
+def _gaps(found: Understood, table: Table, needed: list[str], gap: Flags, void: Flags) -> None:
     """Apply the rule for missing values."""
     how, findings = found.how, found.findings
     places = (*how.team, how.device, how.label)
@@ -141,7 +166,7 @@ def _gaps(found: Understood, table: Table, needed: list[str], gap: Flags) -> Non
             )
         return
     if how.missing == "mean":
-        found.keep = found.owner >= 0
+        found.keep = (found.owner >= 0) & ~void
     for name in needed:
         column = found.columns[name]
         if not column.missing or column.kind in ("empty", "other"):
@@ -154,8 +179,10 @@ def _gaps(found: Understood, table: Table, needed: list[str], gap: Flags) -> Non
             )
             found.each(table, column, "missing", column.missing, f"the value is missing; {hint}")
         elif found.kinds.get(name) == "category":
-            findings.notes.append(f"column {name!r}: {column.missing:,} missing values belong to no category")
+            findings.notes.append(f"column {name!r}: {_missing(column)} left without a category")
         else:
-            findings.notes.append(
-                f"column {name!r}: {column.missing:,} missing values replaced by the mean of the training rows"
-            )
+            findings.notes.append(f"column {name!r}: {_missing(column)} replaced by the mean of the training rows")
+
+
+def _missing(column: Column) -> str:
+    return f"{column.missing:,} missing value{'s' if column.missing != 1 else ''}"

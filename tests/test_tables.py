@@ -273,3 +273,51 @@ def test_unseen_devices_are_never_asked_and_measured_apart() -> None:
     result = pm.run("permfl", made, rounds=2, settings={"team_steps": 1}, out="one")
     assert set(result.curve("PM", on="unseen")) == {1, 2}
     assert "unseen" in palmette("show", "one").stdout
+
+
+# -- packed -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_packed_population_is_the_same_and_runs_and_resumes_from_the_shell() -> None:
+    write("visits.csv", visits())
+    done = palmette("data", "pack", "visits.csv", *settings(*WHO, "unseen=0.25"), "--out", "visits.packed")
+    assert done.exit_code == 0, done.stderr
+    assert "palmette run permfl --data visits.packed" in done.stdout
+    packed, plain = pm.load_population("visits.packed"), pm.read_table("visits.csv", **KNOWN, unseen=0.25)
+    for name in ("x", "y", "start", "train", "unseen"):
+        assert torch.equal(getattr(packed, name), getattr(plain, name))
+    assert (packed.encoding, packed.tree.spec(), packed.classes) == (plain.encoding, plain.tree.spec(), plain.classes)
+    run = palmette("run", "permfl", "--data", "visits.packed", *FAST, "--rounds", "1", "--out", "one", "--quiet")
+    assert run.exit_code == 0, run.stderr
+    assert palmette("resume", "one", "--rounds", "2", "--quiet").exit_code == 0
+    told = palmette("run", "permfl", "--data", "visits.packed", *settings("data.device=ward")).stderr
+    assert "is packed already, so data.device cannot be chosen" in told
+    packed.x[0] += 1  # copies its page: what is on disk stays
+    assert torch.equal(pm.load_population("visits.packed").x, plain.x)
+
+
+def test_any_population_can_be_saved_and_what_is_damaged_is_refused() -> None:
+    made = pm.make_population("digits", tree="2x3")
+    made.save("digits.packed")
+    again = pm.load_population("digits.packed")
+    assert torch.equal(made.features(torch.arange(5)), again.features(torch.arange(5)))
+    assert (again.tree.spec(), again.affine, again.source) == ("2x3", made.affine, "digits")
+    with pytest.raises(BadInput, match="is there already"):
+        made.save("digits.packed")
+    Path("digits.packed/y.npy").write_bytes(b"no")
+    with pytest.raises(BadInput, match="is damaged"):
+        pm.load_population("digits.packed")
+    with pytest.raises(BadInput, match="is not the folder of a population"):
+        pm.load_population("elsewhere")
+    assert not list(Path().glob(".*"))
+
+
+def test_a_table_that_cannot_be_packed_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("visits.csv", visits(each=40))
+    monkeypatch.setattr("palmette.values.memory", lambda: 4500)
+    with pytest.raises(BadInput, match="palmette data pack"):
+        pm.read_table("visits.csv", **KNOWN)
+    monkeypatch.setattr("palmette.tables.read.encode", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        pm.read_table("visits.csv", **KNOWN, into="packed")
+    assert sorted(path.name for path in Path().iterdir()) == ["visits.csv"]

@@ -21,6 +21,7 @@ from palmette.values import fraction, whole
 
 _KEPT = (torch.uint8, torch.int64, torch.float32, torch.float64)
 _SCAN = 1 << 24  # values looked at together, so that a check never holds a second copy of the data
+_PIECE = 1 << 20  # samples that are addressed at once
 _LARGEST = 1e15  # of a feature or target: the squares of larger ones, added up, leave the range of 32-bit numbers
 _LISTED = 100  # different whole numbers that may be classes written as floats; more are measurements
 _CLASSES = 2**31  # more than any data set has; a model has one output for each
@@ -174,14 +175,19 @@ def first_row(values: Tensor, bad: Callable[[Tensor], Tensor]) -> int | None:
 def _order(device: Tensor, flags: Tensor | None, seed: int, addresses: Tensor) -> Tensor:
     """Return the samples' order: by device, then training before test where flagged, then by hash."""
     by_device = torch.argsort(device, stable=True)
-    owner = device[by_device]
-    total = torch.bincount(owner, minlength=len(addresses))
-    rank = torch.arange(len(owner)) - (total.cumsum(0) - total)[owner]
-    bits = address.mix(address.mix(address.key(seed, "split"), addresses)[owner], rank)
-    group = owner if flags is None else owner * 2 + flags[by_device]
+    total = torch.bincount(device, minlength=len(addresses))
+    first, own = total.cumsum(0) - total, address.mix(address.key(seed, "split"), addresses)
     # One sort of one integer: the group in the high half, 32 bits of the hash in the low one, whatever the number of
-    # devices. The sort is stable, so two equal hashes still have a defined order.
-    return by_device[torch.argsort((group << 32) | (bits & 0xFFFFFFFF), stable=True)]
+    # devices. The sort is stable, so two equal hashes still have a defined order. Made piece by piece, as its parts would
+    # take many times the memory of the result.
+    keys = torch.empty_like(by_device)
+    for begin in range(0, len(device), _PIECE):
+        some = by_device[begin : begin + _PIECE]
+        owner = device[some]
+        rank = torch.arange(begin, begin + len(some)) - first[owner]
+        group = owner if flags is None else owner * 2 + flags[some]
+        keys[begin : begin + _PIECE] = (group << 32) | (address.mix(own[owner], rank) & 0xFFFFFFFF)
+    return by_device[torch.argsort(keys, stable=True)]
 
 
 def _check_lengths(x: Tensor, y: Tensor, device: Tensor) -> None:

@@ -36,14 +36,15 @@ class Places:
 
     def add(self, batch: dict[str, Any]) -> None:
         """Take in the next rows; columns are from `columns.plain`."""
-        codes = np.stack([self._codes(tier, batch[name]) for tier, name in enumerate(self._columns)], axis=1)
-        unique, inverse = np.unique(codes, axis=0, return_inverse=True)
-        first = np.full(len(unique), len(codes), dtype=np.int64)
+        codes = [self._codes(tier, batch[name]) for tier, name in enumerate(self._columns)]
+        joined = np.zeros(len(codes[0]), dtype=np.int64)
+        for tier, code in enumerate(codes):
+            joined = joined * (len(self._names[tier]) + 1) + code + 1
+        _, first, inverse = np.unique(joined, return_index=True, return_inverse=True)
         inverse = inverse.reshape(-1)
-        np.minimum.at(first, inverse, np.arange(len(codes)))
-        numbers = np.full(len(unique), -1, dtype=np.int32)
+        numbers = np.full(len(first), -1, dtype=np.int32)
         for at in np.argsort(first).tolist():
-            key = tuple(unique[at].tolist())
+            key = tuple(int(code[first[at]]) for code in codes)
             if -1 in key:
                 continue
             if key not in self._number:

@@ -190,13 +190,15 @@ def lay_out(found: Understood, seed: int) -> Plan:
     how, rows = found.how, np.flatnonzero(found.keep)
     if not len(rows):
         raise BadInput("no row is left to be used; see what is missing with 'palmette data check'")
-    present, inverse = np.unique(found.owner[rows], return_inverse=True)
+    present = np.flatnonzero(np.bincount(found.owner[rows], minlength=len(found.paths)))
     if len(present) < len(found.paths):
-        gone = next("/".join(path) for number, path in enumerate(found.paths) if number not in set(present.tolist()))
+        gone = "/".join(found.paths[int(np.setdiff1d(np.arange(len(found.paths)), present)[0])])
         many = len(found.paths) - len(present)
         found.findings.warn(f"{many} devices have no row left and are left out, such as {gone!r}", device=gone)
     tree, number = plant([found.paths[at] for at in present], found.findings, refuse_repeats=how.repeats == "refuse")
-    device = number[inverse.reshape(-1)]
+    of_path = np.full(len(found.paths), -1, dtype=np.int64)
+    of_path[present] = number
+    device = of_path[found.owner[rows]]
     moment = None if found.moment is None else torch.from_numpy(found.moment[rows])
     test: float | Tensor = how.test if found.test is None else torch.from_numpy(found.test[rows])
     order, start, counts = arrange(tree, torch.from_numpy(device), test=test, seed=seed, moment=moment)
@@ -235,7 +237,7 @@ def _fill(table: Table, found: Understood, encoding: Encoding, plan: Plan, x: Ar
         unknown += strange
     if unknown:
         found.findings.notes.append(
-            f"{unknown:,} {'cells hold' if unknown != 1 else 'cell holds'} a category that no training row has; left without one"
+            f"{unknown:,} {'cells hold' if unknown != 1 else 'cell holds'} a category that no training row has; left out"
         )
     return y
 

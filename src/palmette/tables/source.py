@@ -62,7 +62,8 @@ class Part:
             if self.table is not None:
                 yield from self.table.select(wanted).to_batches(max_chunksize=_ROWS)
             elif self.kind == "parquet":
-                with pq.ParquetFile(self.path) as file:
+                # Without these options Arrow keeps all that it has read of a file in memory.
+                with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
                     yield from file.iter_batches(_ROWS, columns=wanted)
             elif self.kind == "arrow":
                 with pa.memory_map(str(self.path)) as stream:

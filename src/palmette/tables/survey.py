@@ -106,8 +106,8 @@ class Column:
         known = values[np.isfinite(values)]
         if not len(known):
             return
-        self.rising &= bool(known[0] > self.high) and bool((np.diff(known) > 0).all())
-        self.whole &= bool((known == np.floor(known)).all())
+        self.rising = self.rising and bool(known[0] > self.high) and bool((known[1:] > known[:-1]).all())
+        self.whole = self.whole and bool((known == np.floor(known)).all())
         self.low, self.high = min(self.low, float(known.min())), max(self.high, float(known.max()))
 
     def _note(self, what: str, rows: Any) -> None:

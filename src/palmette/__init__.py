@@ -43,7 +43,10 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.protocol import Replies as Replies
     from palmette.protocol.settings import settings as settings
     from palmette.runs import Result as Result
+    from palmette.runs import adapt as adapt
+    from palmette.runs import export as export
     from palmette.runs import load as load
+    from palmette.runs import predict as predict
     from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
@@ -65,7 +68,7 @@ _HOMES = {
     "population": "Encoding Population load_population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
-    "runs": "Result load rerun resume run",
+    "runs": "Result adapt export load predict rerun resume run",
     "tables": "read_table",
     "task": "Task make_task",
     "tree": "Tree",

@@ -14,6 +14,7 @@ from palmette.cli.bench import bench
 from palmette.cli.check import check
 from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.out import adapt, export, predict
 from palmette.cli.reproduce import reproduce
 from palmette.cli.verify import verify
 
@@ -218,6 +219,9 @@ app.command()(bench)
 app.command()(check)
 app.command()(reproduce)
 app.command()(verify)
+app.command()(predict)
+app.command()(adapt)
+app.command()(export)
 app.add_typer(data_commands, name="data")
 
 

@@ -21,6 +21,8 @@ from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
 from palmette.runs import fingerprint, objects
+from palmette.runs.adapting import Adapted as Adapted
+from palmette.runs.adapting import adapt as adapt
 from palmette.runs.config import EngineConfig, about, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
@@ -28,8 +30,11 @@ from palmette.runs.config import read_config as read_config
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
+from palmette.runs.exporting import export as export
 from palmette.runs.folder import CONFIG, STATE, Folder, claimed
 from palmette.runs.limits import refuse_absurd
+from palmette.runs.predicting import Predictions as Predictions
+from palmette.runs.predicting import predict as predict
 from palmette.runs.progress import watching
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load

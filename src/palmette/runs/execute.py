@@ -28,6 +28,7 @@ from palmette.runs.config import RunConfig
 from palmette.runs.fingerprint import fingerprint, introduce, recognised
 from palmette.runs.folder import (
     CHECKPOINT,
+    ENCODING,
     METRICS,
     OUTLINE,
     PREVIOUS,
@@ -266,6 +267,8 @@ class Execution:
         save_models(simulation, self._config.model.name, folder)
         if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
             folder.write_json(OUTLINE, outline)
+        if (encoding := simulation.population.encoding) is not None:
+            folder.write_json(ENCODING, encoding.as_dict())
         rows = list(simulation.ledger.rows())
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         folder.write_table(TRAFFIC, pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()}))

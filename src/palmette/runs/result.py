@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
 from palmette.learner import Batch
+from palmette.population import Encoding
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
 from palmette.runs.folder import (
     CONFIG,
+    ENCODING,
     FROZEN,
     IDENTITY,
     METRICS,
@@ -260,11 +262,27 @@ class Result:
         with safe_open(self._file(kind), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
+    @cached_property
+    def encoding(self) -> Encoding | None:
+        """How a table's columns became the inputs of the models, with the names of the classes; ``None`` without a table."""
+        self._files.check(ENCODING)
+        if not (self.folder / ENCODING).exists():
+            return None
+        try:
+            return Encoding.from_dict(json.loads((self.folder / ENCODING).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"cannot read {self.folder / ENCODING}: {error!r}") from None
+
     @property
     def frozen(self) -> dict[str, Tensor]:
         """Parameters and buffers that were frozen and are the same in all models, by name; mostly there are none."""
         self._files.check(FROZEN)
         return load_file(self.folder / FROZEN) if (self.folder / FROZEN).exists() else {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self._about(self.kinds[0])["model"]["shape"])
 
     def state_dict(self, kind: ModelKind = "PM", node: str | None = None) -> dict[str, Tensor]:
         """Return one node's model as `torch.nn.Module.load_state_dict` takes it.
@@ -366,7 +384,7 @@ class Result:
         digest of the whole name. Every file holds the node's name as its metadata ``node``.
         """
         folder, names = Path(target), self.names(kind)
-        written = [folder / f"{name}.safetensors" for name in _file_names(names)]
+        written = [folder / f"{name}.safetensors" for name in file_names(names)]
         folder.mkdir(parents=True, exist_ok=True)
         with safe_open(self._file(kind), framework="pt") as file:
             parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
@@ -391,7 +409,7 @@ class Result:
         return self._files.read_about(model_file(kind))
 
 
-def _file_names(names: list[str]) -> list[str]:
+def file_names(names: list[str]) -> list[str]:
     """Return a file name for every node that any disk can hold and tell from the others."""
     quoted = [quote(name, safe=" ") for name in names]
     times = Counter(text.casefold() for text in quoted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from palmette.population import Encoding
 from palmette.tables import columns
 from palmette.tables.meaning import Understood
 from palmette.tables.source import Table
@@ -56,6 +57,21 @@ def name_classes(found: Understood, table: Table) -> None:
     if len(distinct) < 2:
         findings.problem(f"the label is {distinct[0]!r} in all rows; there is nothing to learn", None, column.name)
     found.classes = tuple(distinct)
+
+
+def fit_classes(found: Understood, table: Table, known: Encoding) -> None:
+    """Take the classes of models that are there already; a label that they do not know is a problem."""
+    column = found.columns[known.label]
+    if known.classes is None:
+        if column.kind not in ("number", "comma"):
+            found.each(table, column, "text", column.known - column.numbers, "the label {cell} is not a number")
+        return
+    found.classes = known.classes
+    strange = [name for name in _distinct(table, column.name, MOST) if name not in known.classes]
+    if strange:
+        told = ", ".join(map(repr, strange[:5]))
+        names = ", ".join(map(repr, known.classes[:20]))
+        found.findings.problem(f"the models do not know the label {told}; they know {names}", None, column.name)
 
 
 def _measured(found: Understood, table: Table, column: Column) -> None:

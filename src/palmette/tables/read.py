@@ -130,7 +130,9 @@ class Plan:
     unseen: Tensor | None
 
 
-def pack(table: Table, found: Understood, seed: int, into: str | Path | None = None) -> tuple[Population, Plan]:
+def pack(
+    table: Table, found: Understood, seed: int, into: str | Path | None = None, known: Encoding | None = None
+) -> tuple[Population, Plan]:
     """Make the population of a table that was understood; return it with where every row went.
 
     Args:
@@ -138,21 +140,11 @@ def pack(table: Table, found: Understood, seed: int, into: str | Path | None = N
         found: What it means; its findings are added to.
         seed: Seed of the split and of the devices kept out.
         into: A folder to pack it into; ``None`` for memory.
+        known: How models that are there already read its columns; by default the table's own means and categories.
     """
     how = found.how
     plan = lay_out(found, seed)
-    learnt = Statistics(found.kinds)
-    for cells, _, trains in _used(table, list(found.kinds), plan):
-        learnt.add(cells, trains)
-    encoding = Encoding(
-        learnt.inputs(scale=how.scale == "standard"),
-        how.label,
-        found.classes,
-        how.device,
-        how.team,
-        how.missing,
-        bool(how.tokens),
-    )
+    encoding = known or _encoding(table, found, plan)
     shape = (len(plan.rows), len(encoding.inputs))
     if not shape[1]:
         raise BadInput(f"{table.name}: the training rows have no value in any feature")
@@ -183,6 +175,15 @@ def pack(table: Table, found: Understood, seed: int, into: str | Path | None = N
         if packing is not None:
             packing.drop()
         raise
+
+
+def _encoding(table: Table, found: Understood, plan: Plan) -> Encoding:
+    """Find out how the columns become inputs: means, deviations and categories of the training rows."""
+    how, learnt = found.how, Statistics(found.kinds)
+    for cells, _, trains in _used(table, list(found.kinds), plan):
+        learnt.add(cells, trains)
+    inputs = learnt.inputs(scale=how.scale == "standard")
+    return Encoding(inputs, how.label, found.classes, how.device, how.team, how.missing, bool(how.tokens))
 
 
 def lay_out(found: Understood, seed: int) -> Plan:

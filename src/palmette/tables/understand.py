@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from palmette.population import Encoding
 from palmette.tables import columns
 from palmette.tables.how import How
-from palmette.tables.labels import name_classes
+from palmette.tables.labels import fit_classes, name_classes
 from palmette.tables.meaning import Flags, Understood
 from palmette.tables.places import Places
 from palmette.tables.problems import Findings
@@ -20,11 +21,17 @@ _ROWS = 20  # growing numbers that are no accident
 _CATEGORIES = 100  # different texts of a feature, beyond which it looks like a name
 
 
-def understand(table: Table, how: How) -> Understood:
-    """Look through a table once and find out what it means; all problems are collected, none is raised."""
-    known = (*how.team, how.device, how.label, *(name for name in (how.split, how.time) if name))
-    chosen = how.tokens or how.features or tuple(name for name in table.columns if name not in (*known, *how.drop))
-    used = list(dict.fromkeys((*chosen, *known)))
+def understand(table: Table, how: How, known: Encoding | None = None) -> Understood:
+    """Look through a table once and find out what it means; all problems are collected, none is raised.
+
+    Args:
+        table: The table.
+        how: How it is to be read.
+        known: What models that are there already make of its columns; new data must fit.
+    """
+    roles = (*how.team, how.device, how.label, *(name for name in (how.split, how.time) if name))
+    chosen = how.tokens or how.features or tuple(name for name in table.columns if name not in (*roles, *how.drop))
+    used = list(dict.fromkeys((*chosen, *roles)))
     found = Understood(how, Findings(), {name: Column(name) for name in used})
     found.findings.notes += table.notes
     for text in table.problems:
@@ -54,7 +61,11 @@ def understand(table: Table, how: How) -> Understood:
         return found
     _paths(found)
     _kinds(found, table, chosen)
-    name_classes(found, table)
+    if known is None:
+        _doubtful(found)
+        name_classes(found, table)
+    else:
+        fit_classes(found, table, known)
     _gaps(found, table, needed, gap, np.concatenate(voids))
     if how.split is not None:
         found.test = split.flags(found, table)
@@ -120,14 +131,21 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
             found.kinds[name] = "number"
         elif kind == "text":
             found.kinds[name] = "category"
-            _many(found, column)
         else:
             found.kinds[name] = kind
             if kind == "comma":
                 findings.notes.append(f"column {name!r}: its numbers have decimal commas")
-        _suspicious(found, column)
         if found.kinds.get(name) in ("number", "comma") and column.infinite:
             found.each(table, column, "infinite", column.infinite, "the number is infinite")
+
+
+def _doubtful(found: Understood) -> None:
+    """Tell of features that look like names, that tell nothing, or that number the rows."""
+    for name in found.kinds:
+        column = found.columns[name]
+        if column.kind == "text" and name not in found.how.categories:
+            _many(found, column)
+        _suspicious(found, column)
 
 
 def _suspicious(found: Understood, column: Column) -> None:

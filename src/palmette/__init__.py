@@ -50,6 +50,9 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
+    from palmette.tables import check_table as check_table
+    from palmette.tables import read_dataset as read_dataset
+    from palmette.tables import read_folders as read_folders
     from palmette.tables import read_table as read_table
     from palmette.task import Task as Task
     from palmette.task import make_task as make_task
@@ -69,7 +72,7 @@ _HOMES = {
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
     "runs": "Result adapt export load predict rerun resume run",
-    "tables": "read_table",
+    "tables": "check_table read_dataset read_folders read_table",
     "task": "Task make_task",
     "tree": "Tree",
 }

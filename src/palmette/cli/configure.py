@@ -18,6 +18,7 @@ from palmette.population.sources import source_of
 from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
 from palmette.tables import is_own
+from palmette.tables.given import HUB
 from palmette.task.models import MODELS
 from palmette.values import one_line, shown
 
@@ -153,7 +154,8 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
     data, model = values.get("data", {}), values.get("model", {})
     given = objects if isinstance(objects := values.get("given"), dict) else {}  # these have no name to know
     if _own(data) and "data" not in given:
-        problems += _strangers("data", data, table_keys())
+        by_function = ":" in data["name"] and not data["name"].startswith(HUB)  # it has options of its own
+        problems += [] if by_function else _strangers("data", data, table_keys())
     elif isinstance(data, dict) and "data" not in given:
         try:
             source_of(str(data.get("name", "digits")))

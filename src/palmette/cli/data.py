@@ -87,7 +87,8 @@ def _given(assignments: list[str] | None) -> dict[str, Any]:
     from palmette.errors import BadInput, nearest
     from palmette.tables import options_of_tables
 
-    given, known = {}, options_of_tables()
+    given: dict[str, Any] = {}
+    known = [*options_of_tables(), "size", "grey"]
     for text in assignments or []:
         key, equals, value = text.partition("=")
         name = key.strip().removeprefix("data.")

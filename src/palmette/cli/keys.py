@@ -17,7 +17,8 @@ from palmette.population.partition import option_names
 from palmette.protocol.sentences import allowed, letter, sentences
 from palmette.protocol.settings import described
 from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfig
-from palmette.tables import read_table
+from palmette.tables import read_folders, read_table
+from palmette.tables.given import read_hub
 from palmette.tables.open import APART
 from palmette.task.models import MODELS
 
@@ -100,6 +101,8 @@ def table_keys() -> list[Key]:
     """Return the keys of a table of one's own."""
     general = [key for key in _fields(DataConfig, "data.") if key.name != "data.folder"]
     own = [key for key in _options(read_table, "data.") if key.name.removeprefix("data.") not in APART]
+    own += [key for key in _options(read_folders, "data.") if key.name in ("data.size", "data.grey")]
+    own += [key for key in _options(read_hub, "data.") if key.name == "data.part"]
     return [*general, *own, Key("data.fingerprint", None, "text", _FINGERPRINT)]
 
 

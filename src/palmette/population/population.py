@@ -193,7 +193,7 @@ class Population:
             affine: A scale and a shift: features are ``x * scale + shift``.
             source: A word for reports.
         """
-        seed, affine = values.seed(seed), _affine(affine)
+        seed, affine = values.seed(seed), check_affine(affine)
         if isinstance(x, list | tuple):
             x, y, device, team, test = _from_lists(x, y, tree, device, team, test)
         else:
@@ -214,7 +214,7 @@ class Population:
         return Population(tree, *packed[:4], affine=affine, classes=packed.classes, source=str(source))
 
 
-def _affine(given: Any) -> tuple[float, float] | None:
+def check_affine(given: Any) -> tuple[float, float] | None:
     """Return a scale and a shift of features, or refuse what is none."""
     if given is None:
         return None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from palmette.errors import BadInput
+from palmette.population import Population
+from palmette.tables.folders import is_folders, read_folders, table_in
 from palmette.tables.how import try_how
 from palmette.tables.meaning import Understood
 from palmette.tables.odd import look_for_oddities
@@ -56,9 +59,15 @@ def check_table(source: Any, *, seed: int = 0, **how: Any) -> Check:
         **how: Which column is what; the keywords of `read_table`.
     """
     words = {name: how[name] for name in ("encoding", "delimiter") if isinstance(how.get(name), str)}
-    found = Check(str(source) if isinstance(source, str) else "the table")
+    found = Check(str(source) if isinstance(source, str | Path) else "the table")
     try:
-        table = open_table(source, **words)
+        if isinstance(source, str | Path) and is_folders(Path(source).expanduser()):
+            inside = table_in(Path(source).expanduser(), how)
+            if inside is None:
+                return _samples(found, read_folders(source, seed=seed, **how))
+            table, how = inside
+        else:
+            table = open_table(source, **words)
         found.name = table.name
         found.summary["columns"] = table.columns
         made, problems = try_how(how, table.columns)
@@ -75,6 +84,37 @@ def check_table(source: Any, *, seed: int = 0, **how: Any) -> Check:
     if meaning.paths and meaning.kinds:
         _look_closer(table, meaning, found, seed)
     return found
+
+
+def _samples(found: Check, made: Population) -> Check:
+    """Say what is in folders of images or arrays."""
+    classes = made.encoding.classes if made.encoding is not None else None
+    found.summary = {
+        "rows": len(made.x),
+        "device": "folder",
+        "team": [f"tier {tier}" for tier in range(made.tree.top - 1, 0, -1)],
+        "label": "label",
+        "features": {},
+        "left_out": [],
+        "missing": {},
+        "shape": list(made.shape),
+        **({"classes": list(classes)} if classes is not None else {}),
+        **_counts(made),
+    }
+    return found
+
+
+def _counts(made: Population) -> dict[str, Any]:
+    tree = made.tree
+    return {
+        "devices": made.devices,
+        "teams": [tree.size(tier) for tier in range(tree.top - 1, 0, -1)],
+        "samples": len(made.x),
+        "train": int(made.train.sum()),
+        "test": int(made.tests.sum()),
+        "inputs": made.shape[0],
+        "unseen": 0 if made.unseen is None else int(made.unseen.sum()),
+    }
 
 
 def _columns(table: Table, meaning: Understood) -> dict[str, Any]:
@@ -119,14 +159,5 @@ def _look_closer(table: Table, meaning: Understood, found: Check, seed: int) -> 
             findings.problem(str(error))
             return
     findings.warnings += [Problem(str(one.message)) for one in told]
-    tree = made.tree
-    found.summary |= {
-        "devices": made.devices,
-        "teams": [tree.size(tier) for tier in range(tree.top - 1, 0, -1)],
-        "samples": len(made.x),
-        "train": int(made.train.sum()),
-        "test": int(made.tests.sum()),
-        "inputs": made.shape[0],
-        "unseen": 0 if made.unseen is None else int(made.unseen.sum()),
-    }
+    found.summary |= _counts(made)
     look_for_oddities(made, plan, table, findings)

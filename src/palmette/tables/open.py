@@ -9,9 +9,13 @@ from typing import Any
 
 from palmette.errors import BadInput, nearest
 from palmette.population import SOURCES, Population, load_population
+from palmette.population.recipe import Recipe
 from palmette.population.saved import is_saved
+from palmette.tables.assemble import digest
+from palmette.tables.folders import is_folders, read_folders
+from palmette.tables.given import HUB, read_function, read_hub
 from palmette.tables.read import read_table
-from palmette.values import shown
+from palmette.values import plain, shown
 
 APART = ("source", "seed", "into")  # keywords of `read_table` that are no settings of the data
 
@@ -58,8 +62,20 @@ def _open(name: str, seed: int, options: dict[str, Any]) -> Population:
                 f"{name} is packed already, so data.{option} cannot be chosen any more; leave it out or pack again"
             )
         return load_population(path)
+    if name.startswith(HUB):
+        return read_hub(name, seed=seed, **options)
+    if ":" in name and not path.exists():
+        return read_function(name, seed=seed, **options)
+    if is_folders(path):
+        made = read_folders(path, seed=seed, **options)
+        return made if made.recipe is not None else _known_by_samples(made, path, options, seed)
     known = options_of_tables()
     for option in options:
         if option not in known:
             raise BadInput(f"data.{option} = {shown(options[option])} is no setting of a table{nearest(option, known)}")
     return read_table(path, seed=seed, **options)
+
+
+def _known_by_samples(made: Population, path: Path, options: dict[str, Any], seed: int) -> Population:
+    """Note how a population was made of a folder; it is known by its samples, since the files are many."""
+    return made.made_by(Recipe({"name": str(path.absolute()), **plain(options), "fingerprint": digest(made)}, seed))

@@ -45,6 +45,7 @@ class Part:
         columns: The names of its columns.
         table: The table in memory.
         dialect: How a CSV file is written.
+        constants: Columns that the file does not have, each with its one value: what the name of its folder says.
         broken: Rows of a CSV file with too few or too many cells, by their number; filled while the file is read.
     """
 
@@ -55,9 +56,23 @@ class Part:
     table: pa.Table | None = None
     dialect: Dialect | None = None
     broken: dict[int, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all its columns."""
+        return [*self.constants, *self.columns]
 
     def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         """Read the wanted columns, batch after batch."""
+        own = [name for name in wanted if name not in self.constants]
+        for batch in self._read(own or self.columns[:1]):
+            columns = {name: batch.column(name) for name in own}
+            rows = batch.num_rows
+            columns |= {name: pa.repeat(self.constants[name], rows) for name in wanted if name in self.constants}
+            yield pa.RecordBatch.from_pydict({name: columns[name] for name in wanted})
+
+    def _read(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         try:
             if self.table is not None:
                 yield from self.table.select(wanted).to_batches(max_chunksize=_ROWS)
@@ -91,12 +106,12 @@ class Table:
 
     def __init__(self, name: str, path: Path | None, parts: list[Part]) -> None:
         self.name, self.path, self.parts = name, path, parts
-        self.columns = parts[0].columns
+        self.columns = parts[0].names
         self.notes = [note for part in parts if part.dialect for note in part.dialect.notes]
         self.problems: list[str] = []
         for part in parts:
             self.problems += _headings(part)
-            missing, more = set(self.columns) - set(part.columns), set(part.columns) - set(self.columns)
+            missing, more = set(self.columns) - set(part.names), set(part.names) - set(self.columns)
             if missing or more:
                 told = [f"has no column {name!r}" for name in sorted(missing)]
                 told += [f"has the column {name!r}, which {parts[0].name} does not have" for name in sorted(more)]
@@ -110,7 +125,7 @@ class Table:
         for part in self.parts:
             begins.append(rows)
             for batch in part.batches(names):
-                yield rows, batch.select(names)
+                yield rows, batch
                 rows += batch.num_rows
         self._begins = begins
 
@@ -149,6 +164,8 @@ def open_table(source: Any, *, encoding: str = "auto", delimiter: str = "auto") 
         encoding: The encoding of a CSV file; ``"auto"`` finds it out.
         delimiter: What stands between the cells of a CSV file; ``"auto"`` finds it out.
     """
+    if isinstance(source, Table):
+        return source
     if isinstance(source, str | Path):
         path = Path(source).expanduser()
         files = _files(path)
@@ -171,6 +188,8 @@ def _in_memory(source: Any) -> pa.Table:
             return pa.Table.from_batches([source])
         if isinstance(source, dict):
             return pa.table(source)
+        if type(source).__module__.split(".")[0] == "datasets":  # of Hugging Face
+            return source.with_format("arrow")[:]
         if type(source).__module__.split(".")[0] == "pandas":
             return pa.Table.from_pandas(source, preserve_index=False)
         if "__arrow_c_stream__" in dir(type(source)):

@@ -22,7 +22,7 @@ from palmette.tables.given import read_hub
 from palmette.tables.open import APART
 from palmette.task.models import MODELS
 
-TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
+TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "metrics")
 GROUPS = ("data", "model", "local", "participation", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '

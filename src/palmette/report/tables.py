@@ -42,11 +42,31 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     parts: list[RenderableType] = [models_table(result)]
     if teams and (listed := teams_table(result)) is not None:
         parts.append(listed)
+    if (further := measures_table(result)) is not None:
+        parts.append(further)
     parts.append(_links_table(result))
     if (own := reports_table(result)) is not None:
         parts.append(own)
     parts.append(_facts(result))
     return Group(title, *(Padding(part, (1, 0, 0, 0)) for part in parts))
+
+
+def measures_table(result: Result) -> Table | None:
+    """Show further metrics of each kind of model: over all test samples together, and the mean over devices."""
+    names = [name for name in result.metric_names if name not in (result.lead, "loss")]
+    if not names:
+        return None
+    table = _table("all test samples (mean of devices)")
+    for kind in result.kinds:
+        table.add_column(Text(kind, f"bold {model_style(kind)}"), justify="right")
+    for name in names:
+        cells = [(result.last(kind, name), result.last(kind, name, weight="devices")) for kind in result.kinds]
+        table.add_row(Text(name), *(f"{_short(all_)} ({_short(mean)})" for all_, mean in cells))
+    return table
+
+
+def _short(value: float) -> str:
+    return "-" if value != value else f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
 
 
 def unfinished_report(result: Result) -> RenderableType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from palmette.algorithms import check_name, kind_of
+from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, nearest
 from palmette.learner import Optimiser
@@ -61,6 +62,7 @@ def run(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    metrics: str | Sequence[str] = (),
     local: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -85,6 +87,7 @@ def run(
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
         local: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; see `Optimiser`. Plain gradient descent by default.
         threads: Chunks of devices that run at the same time; one per core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
@@ -114,6 +117,7 @@ def run(
         "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
+        "metrics": metrics if isinstance(metrics, str) else list(metrics),
         "engine": engine,
     }
     if method is not None and not objects.is_named(method):
@@ -367,6 +371,7 @@ def _simulation(
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
     links = config.links(people.tree, flat=method.flat)
+    make_measures(config.metrics, people.classes)  # refuses what does not fit before a folder is made
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
         warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from palmette.algorithms import algorithm
 from palmette.engines import rules
+from palmette.engines.measures import check_measures
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.learner import Optimiser
@@ -152,6 +153,11 @@ class EngineConfig(_Part):
     keep_state: bool = True
 
 
+def _names(given: Any) -> Any:
+    """Return names, also of a text with commas between them."""
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+
+
 class RunConfig(_Part):
     """Everything that determines the result of a run.
 
@@ -171,6 +177,8 @@ class RunConfig(_Part):
             which is model.loss).
         evaluate_every: Rounds between two evaluations; ``"auto"`` chooses it so that evaluation takes a small part of
             the run. The last round is always evaluated.
+        metrics: Further metrics, as in ``auc,f1``: auc, f1, balanced-accuracy, calibration, perplexity; for regression r2 and
+            rmse; or your own function by its import path, as in ``my_module:my_metric``.
         engine: How it is computed.
         given: What the caller handed over as objects and a config cannot make again, by role: ``algorithm``, ``data``,
             ``model``, ``loss``, ``metrics``.
@@ -189,6 +197,7 @@ class RunConfig(_Part):
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
+    metrics: Annotated[list[str], BeforeValidator(_names)] = []
     engine: EngineConfig = EngineConfig()
     given: dict[Literal["algorithm", "data", "model", "loss", "metrics"], Given] = {}
     versions: dict[str, str] = {}
@@ -379,6 +388,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(f"{where}: should be {' or '.join(dict.fromkeys(told))}, not {value}{why}")
     settings, taking_part = values.get("settings", {}), values.get("participation", {})
     checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
+    if isinstance(wanted := _names(values.get("metrics", [])), list) and all(isinstance(one, str) for one in wanted):
+        checks.append(lambda: check_measures(wanted))
     if isinstance(settings, Mapping) and not own:
         checks.append(lambda: _method(values.get("algorithm"), settings))
     if isinstance(taking_part, Mapping):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from palmette.errors import BadInput, nearest
 from palmette.population import Encoding
-from palmette.protocol import Algorithm, ModelKind
+from palmette.protocol import ModelKind
 from palmette.runs.nodes import Chosen, Nodes
 from palmette.runs.result import Result
 from palmette.tables import columns
@@ -62,10 +62,6 @@ def predict(
     """
     result = run if isinstance(run, Result) else Result(Path(run))
     encoding = table_of(result)
-    if type(result.config.method()).predict is not Algorithm.predict and (node is None or kind in (None, "PM")):
-        raise BadInput(
-            f"{result.config.algorithm} predicts from more than a device's model, which predict cannot do yet"
-        )
     table, nodes, notes = open_table(data), Nodes(result), []
     refuse_columns(table, encoding)
     path = [name for name in (*encoding.team, encoding.device) if name in table.columns]
@@ -153,7 +149,6 @@ class _Lines:
 
     def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None) -> None:
         self._encoding, self._result, self._into = encoding, result, into
-        self._modules: dict[Chosen, nn.Module] = {}
         self._rows: list[int] = []
         self._devices: list[str | None] = []
         self._models: list[str] = []
@@ -188,13 +183,8 @@ class _Lines:
         self._outputs += [made[place] for place in places]
 
     def _forward(self, chosen: Chosen, x: Tensor) -> Tensor:
-        if chosen not in self._modules:
-            self._modules[chosen] = self._result.module(chosen.kind, chosen.node, self._into).eval()
-        module = self._modules[chosen]
-        kind = next((one.dtype for one in module.parameters()), torch.float32)
-        with torch.no_grad():
-            output: Tensor = module(x if x.dtype == torch.int64 else x.to(kind))
-        return output
+        features = x if x.dtype == torch.int64 else x.to(self._result.config.dtype())
+        return self._result.predict(features, chosen.kind, chosen.node, into=self._into)
 
     def table(self) -> pa.Table:
         """Return one line per row."""

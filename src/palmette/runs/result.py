@@ -39,7 +39,7 @@ from palmette.runs.folder import (
     Folder,
     model_file,
 )
-from palmette.runs.metrics import OWN, SCHEMA
+from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SCHEMA
 from palmette.task import make_task
 from palmette.values import one_line
 
@@ -128,7 +128,8 @@ class Result:
         table = self.metrics
         own = self._reported.get(metric)
         weight = weight or ("samples" if own is None else OWN)
-        statistic = statistic or (own if own is not None and weight == OWN else "mean")
+        pooled = metric in self._pooled and weight == "samples"
+        statistic = statistic or (own if own is not None and weight == OWN else POOLED if pooled else "mean")
         wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
         keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
         if tier is not None:
@@ -144,14 +145,23 @@ class Result:
         """Return a number after the last round."""
         curve = self.curve(model, metric, **which)
         if not curve:
-            raise BadInput(f"the run in {self.folder} has no {metric} of {model}")
+            there = sorted({row for row in self.metric_names if self.curve(model, row)} | set(self._reported))
+            hint = f"; there is {', '.join(there)}, as in last({model!r}, {there[0]!r})" if there else ""
+            kinds = "" if model in self.kinds else f"; it has models {', '.join(self.kinds)}"
+            raise BadInput(f"the run in {self.folder} has no {metric} of {model}{hint or kinds}")
         return curve[max(curve)]
 
     def best(self, model: ModelKind = "PM", metric: str = "accuracy") -> tuple[float, int]:
-        """Return the best number over the rounds and its round."""
+        """Return the best number over the rounds and its round.
+
+        Where training samples were held out (``engine.held_out``), the round is chosen by them and the number is the one on
+        test samples after that round, so that no choice is made on test data.
+        """
         curve = self.curve(model, metric)
+        chosen = self.curve(model, metric, on=HELD_OUT) or curve
         sign = -1 if lower_is_better(metric) else 1
-        round_ = max(curve, key=lambda key: (sign * curve[key], -key))
+        known = {key: value for key, value in chosen.items() if value == value and key in curve}
+        round_ = max(known or curve, key=lambda key: (sign * chosen[key], -key))
         return curve[round_], round_
 
     @property
@@ -171,6 +181,12 @@ class Result:
         own = self.metrics.filter(pc.equal(self.metrics["weight"], OWN)).select(["metric", "statistic"])
         rows = own.group_by(["metric", "statistic"], use_threads=False).aggregate([]).to_pylist()
         return {row["metric"]: row["statistic"] for row in rows if row["metric"] not in measured}
+
+    @cached_property
+    def _pooled(self) -> set[str]:
+        """The metrics of all outputs together."""
+        rows = self.metrics.filter(pc.equal(self.metrics["statistic"], POOLED))
+        return set(rows["metric"].unique().to_pylist())
 
     @property
     def metric_names(self) -> list[str]:

@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table
 
 setup: .venv/ready
 
@@ -41,6 +41,10 @@ prove-fuzz: .venv/ready
 
 prove-million: .venv/ready
 	.venv/bin/python proofs/million.py
+
+# A table of 2 GB, packed and trained on inside 1 GiB beyond the packed file; KIND=csv for a CSV file.
+prove-large-table: .venv/ready
+	.venv/bin/python proofs/large_table.py /tmp $(or $(KIND),parquet)
 
 prove-demo: .venv/ready
 	.venv/bin/python proofs/demo.py choose

@@ -11,10 +11,10 @@ PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
     ("errors",),
-    ("address", "values"),
+    ("address", "imports", "values"),
     ("tree",),
     ("population", "task"),
-    ("learner",),
+    ("learner", "tables"),
     ("protocol",),
     ("links", "blocks"),
     ("algorithms", "engines"),

@@ -31,7 +31,9 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.learner import Outputs as Outputs
     from palmette.links import Link as Link
     from palmette.links import Participation as Participation
+    from palmette.population import Encoding as Encoding
     from palmette.population import Population as Population
+    from palmette.population import load_population as load_population
     from palmette.population import make_population as make_population
     from palmette.protocol import Algorithm as Algorithm
     from palmette.protocol import Ask as Ask
@@ -41,10 +43,17 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.protocol import Replies as Replies
     from palmette.protocol.settings import settings as settings
     from palmette.runs import Result as Result
+    from palmette.runs import adapt as adapt
+    from palmette.runs import export as export
     from palmette.runs import load as load
+    from palmette.runs import predict as predict
     from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
+    from palmette.tables import check_table as check_table
+    from palmette.tables import read_dataset as read_dataset
+    from palmette.tables import read_folders as read_folders
+    from palmette.tables import read_table as read_table
     from palmette.task import Task as Task
     from palmette.task import make_task as make_task
     from palmette.task import models as models
@@ -59,10 +68,11 @@ _HOMES = {
     "errors": "BadInput Diverged PalmetteError ProtocolError",
     "learner": "Batch Epochs Optimiser Outputs",
     "links": "Link Participation",
-    "population": "Population make_population",
+    "population": "Encoding Population load_population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
-    "runs": "Result load rerun resume run",
+    "runs": "Result adapt export load predict rerun resume run",
+    "tables": "check_table read_dataset read_folders read_table",
     "task": "Task make_task",
     "tree": "Tree",
 }

@@ -12,7 +12,9 @@ import typer
 from palmette.cli import options
 from palmette.cli.bench import bench
 from palmette.cli.check import check
+from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.out import adapt, export, predict
 from palmette.cli.reproduce import reproduce
 from palmette.cli.verify import verify
 
@@ -107,7 +109,7 @@ def run(
         check_exist(exist.value, out)
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
-        with claimed(out, Path("runs"), f"{made.label}-{made.data.name}") as folder:
+        with claimed(out, Path("runs"), f"{made.label}-{made.data.label}") as folder:
             result = follow(
                 made.label,
                 folder,
@@ -217,6 +219,10 @@ app.command()(bench)
 app.command()(check)
 app.command()(reproduce)
 app.command()(verify)
+app.command()(predict)
+app.command()(adapt)
+app.command()(export)
+app.add_typer(data_commands, name="data")
 
 
 def _show(result: Result, *, json: bool, teams: bool = False) -> None:

@@ -138,6 +138,7 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
     from palmette.engines.simulate import Simulation
 
     people = made.population()
+    made = made.on(people, made.method())
     task, links = made.task(people), made.links(people.tree, flat=made.method().flat)
 
     def simulation(seed: int) -> Simulation:

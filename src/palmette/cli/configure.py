@@ -9,7 +9,7 @@ from typing import Any
 
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.cli.failures import say
-from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys
+from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, table_keys
 from palmette.errors import BadInput, nearest
 from palmette.learner.place import place
 from palmette.population import PARTITIONS
@@ -17,6 +17,8 @@ from palmette.population.partition import option_names
 from palmette.population.sources import source_of
 from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
+from palmette.tables import is_own
+from palmette.tables.given import HUB
 from palmette.task.models import MODELS
 from palmette.values import one_line, shown
 
@@ -43,6 +45,7 @@ def configure(
             _put(values, key.split("."), value, problems)
     for text in assignments:
         _assign(values, text, problems)
+    problems += _tree_of_own_data(values, wanted)
     problems += _unknown_names(values) + _unusable_device(values)
     try:
         config = make_config(values)
@@ -130,12 +133,30 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, problems: list
     place[path[-1]] = value
 
 
+def _tree_of_own_data(values: dict[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Refuse a tree beside a user's own data, which say it themselves; one that a run wrote down is left out."""
+    if not _own(values.get("data")):
+        return []
+    values.pop("tree", None)
+    values.pop("server", None)
+    if wanted.get("tree") is None:
+        return []
+    return ["your own data say who is in which team; leave --tree out and name the columns of teams with data.team"]
+
+
+def _own(data: Any) -> bool:
+    return isinstance(data, dict) and isinstance(data.get("name"), str) and is_own(data["name"])
+
+
 def _unknown_names(values: Mapping[str, Any]) -> list[str]:
     """Check what `make_config` leaves to later: names of data sets and models, and the keys of their options."""
     problems = []
     data, model = values.get("data", {}), values.get("model", {})
     given = objects if isinstance(objects := values.get("given"), dict) else {}  # these have no name to know
-    if isinstance(data, dict) and "data" not in given:
+    if _own(data) and "data" not in given:
+        by_function = ":" in data["name"] and not data["name"].startswith(HUB)  # it has options of its own
+        problems += [] if by_function else _strangers("data", data, table_keys())
+    elif isinstance(data, dict) and "data" not in given:
         try:
             source_of(str(data.get("name", "digits")))
         except BadInput as error:

@@ -39,7 +39,8 @@ class OneLineGroup(TyperGroup):
         try:
             code = super().main(args, standalone_mode=False, **extra)
         except TyperException as error:
-            say(error.format_message())
+            if text := error.format_message():  # none where the help was shown
+                say(text)
             code = error.exit_code
         sys.exit(code if isinstance(code, int) else 0)
 

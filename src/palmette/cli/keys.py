@@ -17,9 +17,12 @@ from palmette.population.partition import option_names
 from palmette.protocol.sentences import allowed, letter, sentences
 from palmette.protocol.settings import described
 from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfig
+from palmette.tables import read_folders, read_table
+from palmette.tables.given import read_hub
+from palmette.tables.open import APART
 from palmette.task.models import MODELS
 
-TOP = ("rounds", "seed", "tree", "loss", "evaluate_every")
+TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "metrics")
 GROUPS = ("data", "model", "local", "participation", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '
@@ -29,6 +32,7 @@ LINKS = {
     "tier2": "Participation of the nodes of tier 2, on trees of four tiers and more.",
     "tier3": "Participation of the nodes of tier 3, on trees of five tiers and more.",
 }
+_FINGERPRINT = "What the data were known by when a run wrote its config; other data are refused."
 _ELSEWHERE = ("tree", "seed", "devices", "source", "options", "shape", "outputs")  # said by other keys, or by the data
 
 
@@ -93,6 +97,15 @@ def data_keys(source: str | None = None) -> list[Key]:
     return list(known.values())
 
 
+def table_keys() -> list[Key]:
+    """Return the keys of a table of one's own."""
+    general = [key for key in _fields(DataConfig, "data.") if key.name != "data.folder"]
+    own = [key for key in _options(read_table, "data.") if key.name.removeprefix("data.") not in APART]
+    own += [key for key in _options(read_folders, "data.") if key.name in ("data.size", "data.grey")]
+    own += [key for key in _options(read_hub, "data.") if key.name == "data.part"]
+    return [*general, *own, Key("data.fingerprint", None, "text", _FINGERPRINT)]
+
+
 def model_keys(name: str) -> list[Key]:
     """Return the keys of a model."""
     return [*_fields(ModelConfig, "model."), *_options(MODELS[name], "model.")]
@@ -102,7 +115,7 @@ def known_keys(algorithm: str | None, model: str) -> dict[str, str]:
     """Return every key that ``--set`` takes in a run of an algorithm with a model, with its sentence."""
     own = settings_of(algorithm) if algorithm is not None else []
     preset = {"preset": "Named set of settings, such as published."} if algorithm is not None else {}
-    others = [*general_keys(), *data_keys(), *(model_keys(model) if model in MODELS else [])]
+    others = [*general_keys(), *table_keys(), *data_keys(), *(model_keys(model) if model in MODELS else [])]
     return {**{key.name: key.sentence for key in own}, **preset, **{key.name: key.sentence for key in others}}
 
 

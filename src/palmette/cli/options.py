@@ -16,7 +16,11 @@ Algo = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The data set; see: palmette list datasets. [dim](default: digits)[/dim]"),
+    typer.Option(
+        metavar="NAME|PATH",
+        help="The data set, see: palmette list datasets; or your own CSV or Parquet file, see: palmette data check --help. "
+        "[dim](default: digits)[/dim]",
+    ),
 ]
 Tree = Annotated[
     str | None,

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from palmette.algorithms import ALGORITHMS, kind_of
-from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of
+from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of, table_keys
 from palmette.errors import BadInput, nearest
 from palmette.population import SOURCES
 from palmette.studies.reproduce import EXPERIMENTS
 from palmette.task import make_task
 from palmette.task.layout import Layer
 from palmette.task.models import MODELS
+
+_OWN = "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](own-data.md)."
 
 NAMES: Mapping[str, Iterable[str]] = {
     "algorithms": ALGORITHMS,
@@ -104,6 +106,8 @@ def markdown() -> str:
         lines += ["", f"## {title}"]
         for name in NAMES[topic]:
             lines += ["", *_section(entry(topic, name))]
+        if topic == "datasets":
+            lines += ["", "### A table of your own", "", _OWN, "", *_table([key.as_dict() for key in table_keys()])]
     return "\n".join(lines) + "\n"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from palmette.engines import rules
+from palmette.engines.measures import Measure, Whole
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import ProtocolError
 from palmette.learner.scores import model_output
@@ -17,8 +20,8 @@ _DEVICES = 256  # devices whose personal models are measured at once
 
 
 def lower_is_better(metric: str) -> bool:
-    """Return whether a metric is to be small; all but the loss are to be large."""
-    return metric == "loss"
+    """Return whether a metric is to be small: losses, errors and perplexity; all others are to be large."""
+    return metric in ("calibration", "perplexity", "rmse") or metric.endswith(("loss", "error"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,21 +74,57 @@ def evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:
 
 def measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
     """Measure the models as `evaluate` does, and ask the algorithm what it tells of the nodes (`Algorithm.report`)."""
+    found = measure_all(simulation)
+    return found.scores, found.reports
+
+
+class Measured(NamedTuple):
+    """All that one evaluation found.
+
+    Attributes:
+        scores: Every kind of model on the devices' test samples.
+        reports: What the algorithm tells of the nodes.
+        held_out: Every kind of model on the training samples that were held out, where that was wanted.
+        whole: All outputs of every kind of model, where metrics of all outputs were wanted.
+    """
+
+    scores: dict[ModelKind, Scores]
+    reports: Reports
+    held_out: dict[ModelKind, Scores]
+    whole: dict[ModelKind, Whole]
+
+
+def measure_all(
+    simulation: Simulation, measures: Mapping[str, Measure] | None = None, *, held_out: bool = False
+) -> Measured:
+    """Measure the models as `measure` does, and what else is wanted.
+
+    Args:
+        simulation: Whose models.
+        measures: Metrics of all outputs together.
+        held_out: Whether to measure on the training samples that were held out, too.
+    """
     with one_thread_inside():
-        return _measure(simulation)
+        return _measure(simulation, measures or {}, held_out)
 
 
-def _measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
+def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: bool) -> Measured:
     tree, scorer = simulation.population.tree, simulation.learner.scorer
     everybody = torch.arange(tree.devices)
-    parts, told = [], []
+    parts, told, kept, outputs = [], [], [], []
     for ids in everybody.split(_DEVICES):
         personal, running = simulation.personal(ids)
         predict = simulation.algorithm.predict if simulation.predicts else model_output
         parts.append(scorer.sums(personal, torch.arange(len(ids)), ids, "test", running, predict))
+        if held_out:
+            kept.append(scorer.sums(personal, torch.arange(len(ids)), ids, "held-out", running, predict))
+        if measures:
+            outputs.append(scorer.outputs(personal, torch.arange(len(ids)), ids, "test", running, predict))
         told.append(_told(simulation, 0, ids, personal["model"]))
     reports: Reports = {name: {"PM": torch.cat([part[name] for part in told])} for name in told[0]}
-    scores = {"PM": _scores("PM", {name: torch.cat([part[name] for part in parts]) for name in parts[0]})}
+    scores = {"PM": _joined(parts)}
+    held = {"PM": _joined(kept)} if kept else {}
+    whole = {"PM": _whole([part for part in outputs if len(part[2])] or outputs[:1], measures)} if outputs else {}
     for tier in range(1, simulation.tree.tiers):
         kind, ids = model_kind(tier, simulation.tree.top), torch.arange(simulation.tree.size(tier))
         rows = simulation.models_of(tier, ids)
@@ -93,9 +132,24 @@ def _measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
             owner = torch.from_numpy(simulation.tree.ancestors(tier))
             sums = scorer.sums(rows, owner, everybody, "test", simulation.running(everybody))
             scores[kind] = _scores(kind, sums)
+            if held_out:
+                sums = scorer.sums(rows, owner, everybody, "held-out", simulation.running(everybody))
+                held[kind] = _scores(kind, sums)
+            if measures:
+                found = scorer.outputs(rows, owner, everybody, "test", simulation.running(everybody))
+                whole[kind] = _whole([found], measures)
         for name, value in _told(simulation, tier, ids, rows).items():
             reports.setdefault(name, {})[kind] = value
-    return scores, reports
+    return Measured(scores, reports, held, whole)
+
+
+def _joined(parts: list[dict[str, Tensor]]) -> Scores:
+    return _scores("PM", {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+def _whole(parts: list[tuple[Tensor, Tensor, Tensor]], measures: Mapping[str, Measure]) -> Whole:
+    outputs, targets, device = (torch.cat([part[at] for part in parts]) for at in range(3))
+    return Whole(outputs, targets, device, measures)
 
 
 def _scores(model: ModelKind, sums: dict[str, Tensor]) -> Scores:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,8 @@ class Simulation:
         self.links = dict(links or {})
         if unknown := set(self.links) - set(range(population.tree.top)):
             raise BadInput(f"there is no link above tier {unknown.pop()}; this tree has {population.tree.tiers} tiers")
+        if population.unseen is not None:
+            self.links[0] = replace(self.links.get(0, _GOOD), barred=population.unseen)
         self._chunk = chunk
         cores = os.cpu_count() or 1
         self._threads = threads or (cores if self.learner.device.type == "cpu" else 1)
@@ -110,7 +113,8 @@ class Simulation:
         for tier in range(self.tree.top):
             parents = torch.from_numpy(self.tree.parents[tier])
             above = torch.zeros(self.tree.size(tier + 1), dtype=torch.int64)
-            self.samples.append(above.index_add_(0, parents, self.samples[-1]))
+            below = self.samples[-1] if tier or population.unseen is None else self.samples[0] * ~population.unseen
+            self.samples.append(above.index_add_(0, parents, below))
         initial = self.learner.initial()
         # Only devices are so many that their rows may have to lie on disk.
         folders = {0: None if store == "memory" else Path(store)}

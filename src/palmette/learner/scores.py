@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -100,6 +100,37 @@ class Scorer:
     ) -> dict[str, Tensor]:
         """Run each model over the samples of all its devices, one after the other."""
         sums = self._empty(len(count))
+        for devices, output, y in self._passes(rows, owner, first, count, running, predict):
+            for name, metric in self._task.per_sample_metrics.items():
+                sums[name].index_add_(0, devices, metric(output, y).to("cpu", torch.float64))
+        return sums
+
+    def outputs(
+        self,
+        rows: Tensor | Stack,
+        owner: Tensor,
+        ids: Tensor,
+        split: Split,
+        running: Tensor | None = None,
+        predict: Predict = model_output,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the outputs for all samples of some devices, their targets and their devices (on CPU); as in `sums`."""
+        first, count = self.ranges(ids, split)
+        stack: Stack = {"model": rows} if isinstance(rows, Tensor) else rows
+        if running is not None:
+            stack = {name: value[owner.to(value.device)] for name, value in stack.items()}
+            owner = torch.arange(len(ids))
+        with torch.no_grad():
+            parts = list(self._passes(stack, owner, first, count, running, predict))
+        if not parts:
+            return torch.zeros((0, 1)), torch.zeros(0), torch.zeros(0, dtype=torch.int64)
+        outputs, targets = (torch.cat([part[at].cpu() for part in parts]) for at in (1, 2))
+        return outputs, targets, ids[torch.cat([part[0] for part in parts])]
+
+    def _passes(
+        self, rows: Stack, owner: Tensor, first: Tensor, count: Tensor, running: Tensor | None, predict: Predict
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Run each model over its devices' samples; give the samples' devices, the outputs and the targets, some at a time."""
         size = max(64, min(_SHARED, _NUMBERS // (4 * self._samples.width)))
         for position in owner.unique().tolist():
             mine = (owner == position).nonzero().squeeze(1)
@@ -113,10 +144,7 @@ class Scorer:
             moving = None if running is None else running[position]
             for some, devices in zip(index.split(size), device_of.split(size), strict=True):
                 x, y = self._gather(some)
-                output = self._output(row, x, y, moving, predict)
-                for name, metric in self._task.per_sample_metrics.items():
-                    sums[name].index_add_(0, devices, metric(output, y).to("cpu", torch.float64))
-        return sums
+                yield devices, self._output(row, x, y, moving, predict), y
 
     def _output(self, row: Stack, x: Tensor, y: Tensor, running: Tensor | None, predict: Predict) -> Tensor:
         """Return one model's output on some samples."""

@@ -33,11 +33,13 @@ class Link:
         participation: How many of a parent's children are asked each time.
         loss: Chance that a child that was asked does not answer.
         absences: A function that decides who does not answer, in place of loss; for tests and replays.
+        barred: Which nodes of the lower tier are never asked (bool); they are kept out of training.
     """
 
     participation: Participation = field(default_factory=Participation)
     loss: float = 0.0
     absences: Absences | None = None
+    barred: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.loss < 1:
@@ -140,7 +142,8 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     asking = None if ask.to is None else ask.to.cpu()
     number, turn = counters.next(node.ids, asking)
     asked = there = node.child_places
-    if link.participation.kind != "all" or asking is not None or ask.only is not None:
+    narrowed = asking is not None or ask.only is not None or link.barred is not None
+    if link.participation.kind != "all" or narrowed:
         asked = there = _asked(node, ask, link, asking, number, turn)
     if link.loss or link.absences is not None:
         there = asked[~link.lost(node, number[parents[asked]], asked)]
@@ -158,9 +161,11 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
 
 def _asked(node: Node, ask: Ask, link: Link, asking: Tensor | None, number: Tensor, turn: Tensor) -> Tensor:
     """Return which children are asked: drawn by the link, narrowed by the program."""
-    chosen = link.participation.draw(
-        node.child_addresses,
-        node.child_parents,
+    open_ = node.child_places if link.barred is None else (~link.barred[node.child_ids]).nonzero().squeeze(1)
+    chosen = torch.zeros(len(node.child_ids), dtype=torch.bool)
+    chosen[open_] = link.participation.draw(
+        node.child_addresses[open_],
+        node.child_parents[open_],
         seed=node.seed,
         tier=node.tier,
         round_=node.round,

@@ -21,6 +21,7 @@ from palmette.values import fraction, whole
 
 _KEPT = (torch.uint8, torch.int64, torch.float32, torch.float64)
 _SCAN = 1 << 24  # values looked at together, so that a check never holds a second copy of the data
+_PIECE = 1 << 20  # samples that are addressed at once
 _LARGEST = 1e15  # of a feature or target: the squares of larger ones, added up, leave the range of 32-bit numbers
 _LISTED = 100  # different whole numbers that may be classes written as floats; more are measurements
 _CLASSES = 2**31  # more than any data set has; a model has one output for each
@@ -64,6 +65,29 @@ def pack(
     """
     _check_lengths(x, y, device)
     classes = _check_values(tree, x, y, device, None if classes is None else whole("classes", classes, 1, _CLASSES))
+    order, start, train = arrange(tree, device, test=test, seed=seed, limit=limit)
+    return Packed(x[order], y[order], start, train, classes)
+
+
+def arrange(
+    tree: Tree,
+    device: Tensor,
+    *,
+    test: float | Tensor,
+    seed: int,
+    limit: int | None = None,
+    moment: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Split every device's samples and return their order, where each device's begin, and how many of them train.
+
+    Args:
+        tree: The tree whose devices the samples belong to.
+        device: The device's number of every sample.
+        test: The part of each device's samples kept for testing, or a flag per sample.
+        seed: Seed of the split.
+        limit: Cut every device's training part to this many samples.
+        moment: The time of every sample: a device's samples are put in the order of time and its last ones are for testing.
+    """
     total = torch.bincount(device, minlength=tree.devices)
     flags: Tensor | None = None
     if isinstance(test, Tensor):
@@ -76,7 +100,11 @@ def pack(
         # The tiny addend keeps a product like 0.9 * 10 from being cut to 8.
         train = torch.floor((1 - test) * total.double() + 1e-9).long().clamp_min(1).minimum(total)
     _check_counts(tree, total, train, limit)
-    order = _order(device, flags, seed, torch.from_numpy(tree.addresses[0]))
+    if moment is not None:
+        early = torch.argsort(moment, stable=True)
+        order = early[torch.argsort(device[early], stable=True)]
+    else:
+        order = _order(device, flags, seed, torch.from_numpy(tree.addresses[0]))
     if limit is not None:
         first = (total.cumsum(0) - total).repeat_interleave(total)
         rank = torch.arange(len(order)) - first
@@ -84,7 +112,7 @@ def pack(
         total, train = total - train + limit, torch.full_like(train, limit)
     start = torch.zeros(tree.devices + 1, dtype=torch.int64)
     torch.cumsum(total, 0, out=start[1:])
-    return Packed(x[order], y[order], start, train, classes)
+    return order, start, train
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
@@ -147,14 +175,19 @@ def first_row(values: Tensor, bad: Callable[[Tensor], Tensor]) -> int | None:
 def _order(device: Tensor, flags: Tensor | None, seed: int, addresses: Tensor) -> Tensor:
     """Return the samples' order: by device, then training before test where flagged, then by hash."""
     by_device = torch.argsort(device, stable=True)
-    owner = device[by_device]
-    total = torch.bincount(owner, minlength=len(addresses))
-    rank = torch.arange(len(owner)) - (total.cumsum(0) - total)[owner]
-    bits = address.mix(address.mix(address.key(seed, "split"), addresses)[owner], rank)
-    group = owner if flags is None else owner * 2 + flags[by_device]
+    total = torch.bincount(device, minlength=len(addresses))
+    first, own = total.cumsum(0) - total, address.mix(address.key(seed, "split"), addresses)
     # One sort of one integer: the group in the high half, 32 bits of the hash in the low one, whatever the number of
-    # devices. The sort is stable, so two equal hashes still have a defined order.
-    return by_device[torch.argsort((group << 32) | (bits & 0xFFFFFFFF), stable=True)]
+    # devices. The sort is stable, so two equal hashes still have a defined order. Made piece by piece, as its parts would
+    # take many times the memory of the result.
+    keys = torch.empty_like(by_device)
+    for begin in range(0, len(device), _PIECE):
+        some = by_device[begin : begin + _PIECE]
+        owner = device[some]
+        rank = torch.arange(begin, begin + len(some)) - first[owner]
+        group = owner if flags is None else owner * 2 + flags[some]
+        keys[begin : begin + _PIECE] = (group << 32) | (address.mix(own[owner], rank) & 0xFFFFFFFF)
+    return by_device[torch.argsort(keys, stable=True)]
 
 
 def _check_lengths(x: Tensor, y: Tensor, device: Tensor) -> None:
@@ -206,7 +239,7 @@ def _check_counts(tree: Tree, total: Tensor, train: Tensor, limit: int | None) -
     if bool(untested.any()):
         name = tree.name(0, int(untested.long().argmax()))
         message = f"device {name!r} has no test samples ({int(untested.sum())} of {tree.devices} devices have none)"
-        warnings.warn(message, UserWarning, stacklevel=4)
+        warnings.warn(message, UserWarning, stacklevel=5)
 
 
 def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, float] | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from palmette import values
 from palmette.errors import BadInput
 from palmette.population import columns, packing
+from palmette.population.encoding import Encoding
 from palmette.population.recipe import Recipe
 from palmette.tree import Tree
 
@@ -34,6 +36,8 @@ class Population:
         affine: A scale and a shift: features are ``x * scale + shift``.
         classes: Number of classes; ``None`` for regression.
         source: Where the samples came from.
+        encoding: How a table's columns became features, and the names of its classes; ``None`` where there was no table.
+        unseen: Which devices are kept out of training (bool); ``None`` for none of them.
     """
 
     tree: Tree
@@ -44,6 +48,8 @@ class Population:
     affine: tuple[float, float] | None = None
     classes: int | None = None
     source: str = "arrays"
+    encoding: Encoding | None = None
+    unseen: Tensor | None = None
     # Not copied by `dataclasses.replace`: another population has another recipe.
     _made: tuple[Recipe, tuple[int, ...]] | None = field(default=None, init=False, repr=False)
 
@@ -130,6 +136,16 @@ class Population:
         wanted = torch.floor(fraction * self.train.double() + 1e-9).long()
         return wanted.clamp_min(1).minimum(self.train - 1)
 
+    def save(self, path: str | Path) -> None:
+        """Write the population to a new folder, from which `palmette.load_population` opens it at once.
+
+        Args:
+            path: The folder.
+        """
+        from palmette.population.saved import save  # it knows populations
+
+        save(self, path)
+
     def summary(self) -> str:
         """Describe the population in a few lines of plain text."""
         teams = f" in {self.tree.size(1)} teams" if self.tree.top > 1 else ""
@@ -177,7 +193,7 @@ class Population:
             affine: A scale and a shift: features are ``x * scale + shift``.
             source: A word for reports.
         """
-        seed, affine = values.seed(seed), _affine(affine)
+        seed, affine = values.seed(seed), check_affine(affine)
         if isinstance(x, list | tuple):
             x, y, device, team, test = _from_lists(x, y, tree, device, team, test)
         else:
@@ -198,7 +214,7 @@ class Population:
         return Population(tree, *packed[:4], affine=affine, classes=packed.classes, source=str(source))
 
 
-def _affine(given: Any) -> tuple[float, float] | None:
+def check_affine(given: Any) -> tuple[float, float] | None:
     """Return a scale and a shift of features, or refuse what is none."""
     if given is None:
         return None

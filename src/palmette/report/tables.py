@@ -36,12 +36,14 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     config = result.config
     title = Text.assemble(
         (config.algorithm, "bold"),
-        f" on {config.data.name}, tree {config.tree}, model {config.model.name}, "
+        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, "
         f"{words.many(config.rounds, 'round')}, seed {config.seed}",
     )
     parts: list[RenderableType] = [models_table(result)]
     if teams and (listed := teams_table(result)) is not None:
         parts.append(listed)
+    if (further := measures_table(result)) is not None:
+        parts.append(further)
     parts.append(_links_table(result))
     if (own := reports_table(result)) is not None:
         parts.append(own)
@@ -49,12 +51,30 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     return Group(title, *(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 
+def measures_table(result: Result) -> Table | None:
+    """Show further metrics of each kind of model: over all test samples together, and the mean over devices."""
+    names = [name for name in result.metric_names if name not in (result.lead, "loss")]
+    if not names:
+        return None
+    table = _table("all test samples (mean of devices)")
+    for kind in result.kinds:
+        table.add_column(Text(kind, f"bold {model_style(kind)}"), justify="right")
+    for name in names:
+        cells = [(result.last(kind, name), result.last(kind, name, weight="devices")) for kind in result.kinds]
+        table.add_row(Text(name), *(f"{_short(all_)} ({_short(mean)})" for all_, mean in cells))
+    return table
+
+
+def _short(value: float) -> str:
+    return "-" if value != value else f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+
+
 def unfinished_report(result: Result) -> RenderableType:
     """Show how far a run is, what was measured so far, and how to go on."""
     config = result.config
     title = Text.assemble(
         (config.algorithm, "bold"),
-        f" on {config.data.name}, tree {config.tree}, model {config.model.name}, ",
+        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, ",
         f"seed {config.seed}",
     )
     state = "it is running now" if result.running else f"go on with: palmette resume {shlex.quote(str(result.folder))}"
@@ -83,7 +103,7 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
         config = result.config
         table.add_row(
             Text(str(result.folder.relative_to(base))),
-            Text(f"{config.algorithm} on {config.data.name}"),
+            Text(f"{config.algorithm} on {config.data.title}"),
             f"{result.rounds_done}/{config.rounds}",
             *(_score(result, kind) for kind in kinds),
             str(config.seed),
@@ -104,7 +124,9 @@ def models_table(result: Result) -> Table:
     """Show each kind of model: last, best, mean over devices, worst decile."""
     metric = result.lead
     table = _table(f"test {metric}")
-    for name in ("last", "best", "in round", "mean of devices", "worst tenth"):
+    new = {kind: result.curve(kind, metric, on="unseen") for kind in result.kinds}
+    new = {kind: curve for kind, curve in new.items() if result.config.rounds in curve}
+    for name in ("last", "best", "in round", "mean of devices", "worst tenth", *(["unseen"] if new else [])):
         table.add_column(name, justify="right", min_width=5)
     for kind in result.kinds:
         best, round_ = result.best(kind, metric)
@@ -115,6 +137,7 @@ def models_table(result: Result) -> Table:
             str(round_),
             words.share(result.last(kind, metric, weight="devices")),
             words.share(result.last(kind, metric, weight="devices", statistic="worst-decile")),
+            *([words.share(new[kind][result.config.rounds])] if kind in new else []),
         )
     return table
 

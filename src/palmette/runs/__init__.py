@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from palmette.algorithms import check_name, kind_of
+from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, nearest
 from palmette.learner import Optimiser
@@ -21,6 +22,8 @@ from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
 from palmette.runs import fingerprint, objects
+from palmette.runs.adapting import Adapted as Adapted
+from palmette.runs.adapting import adapt as adapt
 from palmette.runs.config import EngineConfig, about, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
@@ -28,8 +31,11 @@ from palmette.runs.config import read_config as read_config
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
+from palmette.runs.exporting import export as export
 from palmette.runs.folder import CONFIG, STATE, Folder, claimed
 from palmette.runs.limits import refuse_absurd
+from palmette.runs.predicting import Predictions as Predictions
+from palmette.runs.predicting import predict as predict
 from palmette.runs.progress import watching
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
@@ -56,6 +62,7 @@ def run(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    metrics: str | Sequence[str] = (),
     local: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -80,6 +87,7 @@ def run(
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
         local: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; see `Optimiser`. Plain gradient descent by default.
         threads: Chunks of devices that run at the same time; one per core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
@@ -109,6 +117,7 @@ def run(
         "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
+        "metrics": metrics if isinstance(metrics, str) else list(metrics),
         "engine": engine,
     }
     if method is not None and not objects.is_named(method):
@@ -170,8 +179,10 @@ def execute(
     check_exist(exist, out)
     _warn_of_versions(config)
     place = checked_path("out", out) if out is not None else None
-    with claimed(place, Path("runs"), f"{config.label}-{config.data.name}") as path:
-        simulation = _simulation(config, method, population, task, threads, path)
+    with claimed(place, Path("runs"), f"{config.label}-{config.data.label}") as path:
+        people = config.population() if population is None else _check_population(population)
+        config = config.on(people, check_method(method or config.method()))
+        simulation = _simulation(config, method, people, task, threads, path)
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
         _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made
@@ -361,6 +372,7 @@ def _simulation(
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
     task = task.with_parts(method.parts)
     links = config.links(people.tree, flat=method.flat)
+    make_measures(config.metrics, people.classes)  # refuses what does not fit before a folder is made
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
         warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)

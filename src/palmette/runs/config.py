@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from palmette.algorithms import algorithm
 from palmette.engines import rules
+from palmette.engines.measures import check_measures
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.learner import Optimiser
@@ -27,6 +28,7 @@ from palmette.protocol import Algorithm
 from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.protocol.settings import NUMBER, Count
 from palmette.runs.objects import import_path, named_objects, recipe_of
+from palmette.tables import is_own, label_of, open_data
 from palmette.task import Task, make_task
 from palmette.tree import Tree
 from palmette.values import one_line, plain, shown, unwritable
@@ -50,7 +52,7 @@ class DataConfig(_Part):
     """The data set of a run, by name; further keys are options of the data set or of the partition.
 
     Attributes:
-        name: Data set: a name that ``palmette list datasets`` shows.
+        name: Data set: a name that ``palmette list datasets`` shows, or the path of your own data.
         folder: Folder with the files of data sets; by default the one that the environment variable
             PALMETTE_DATA names, or the user's cache folder.
         seed: Random seed of the partition, the teams and the split; by default the run's.
@@ -61,6 +63,21 @@ class DataConfig(_Part):
     name: str = "digits"
     folder: str | None = None
     seed: Seed | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether the data are the user's own, known by their path."""
+        return is_own(self.name)
+
+    @property
+    def label(self) -> str:
+        """What the data are called in the name of a folder."""
+        return label_of(self.name)
+
+    @property
+    def title(self) -> str:
+        """What the data are called in a table or a sentence: of a path, the last part."""
+        return Path(self.name).name if self.own else self.name
 
 
 class ModelConfig(_Part):
@@ -136,6 +153,11 @@ class EngineConfig(_Part):
     keep_state: bool = True
 
 
+def _names(given: Any) -> Any:
+    """Return names, also of a text with commas between them."""
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+
+
 class RunConfig(_Part):
     """Everything that determines the result of a run.
 
@@ -155,6 +177,8 @@ class RunConfig(_Part):
             which is model.loss).
         evaluate_every: Rounds between two evaluations; ``"auto"`` chooses it so that evaluation takes a small part of
             the run. The last round is always evaluated.
+        metrics: Further metrics, as in ``auc,f1``: auc, f1, balanced-accuracy, calibration, perplexity; for regression r2 and
+            rmse; or your own function by its import path, as in ``my_module:my_metric``.
         engine: How it is computed.
         given: What the caller handed over as objects and a config cannot make again, by role: ``algorithm``, ``data``,
             ``model``, ``loss``, ``metrics``.
@@ -173,6 +197,7 @@ class RunConfig(_Part):
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
+    metrics: Annotated[list[str], BeforeValidator(_names)] = []
     engine: EngineConfig = EngineConfig()
     given: dict[Literal["algorithm", "data", "model", "loss", "metrics"], Given] = {}
     versions: dict[str, str] = {}
@@ -199,7 +224,18 @@ class RunConfig(_Part):
         known = {"name", "seed"}
         options = {name: value for name, value in self.data if name not in known and value is not None}
         seed = self.seed if self.data.seed is None else self.data.seed
+        if self.data.own:
+            return open_data(self.data.name, seed=seed, **options)
         return make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+
+    def on(self, population: Population, method: Algorithm) -> RunConfig:
+        """Return the config with what only the data can say: of a user's own data, the tree and what follows from it."""
+        if not self.data.own:
+            return self
+        known: dict[str, Any] = {"tree": population.tree.spec()}
+        if "rounds" not in self.model_fields_set:
+            known["rounds"] = rounds_of(method, population.tree)
+        return self.model_copy(update=known)
 
     def make_tree(self) -> Tree:
         """Make the tree."""
@@ -352,6 +388,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(f"{where}: should be {' or '.join(dict.fromkeys(told))}, not {value}{why}")
     settings, taking_part = values.get("settings", {}), values.get("participation", {})
     checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
+    if isinstance(wanted := _names(values.get("metrics", [])), list) and all(isinstance(one, str) for one in wanted):
+        checks.append(lambda: check_measures(wanted))
     if isinstance(settings, Mapping) and not own:
         checks.append(lambda: _method(values.get("algorithm"), settings))
     if isinstance(taking_part, Mapping):
@@ -363,6 +401,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(str(error))
     if problems:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
+    if config.data.own:
+        return config  # how many rounds the settings ask for depends on the tree, which the data will tell
     if "rounds" not in values and (config.by_path or "algorithm" not in config.given):
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from palmette.engines.evaluation import Reports, Scores, measure
+from palmette.engines.evaluation import Reports, Scores, measure_all
+from palmette.engines.measures import Whole, make_measures
 from palmette.engines.simulate import Simulation
 from palmette.errors import Diverged, PalmetteError
 from palmette.learner import Halted
@@ -28,6 +29,7 @@ from palmette.runs.config import RunConfig
 from palmette.runs.fingerprint import fingerprint, introduce, recognised
 from palmette.runs.folder import (
     CHECKPOINT,
+    ENCODING,
     METRICS,
     OUTLINE,
     PREVIOUS,
@@ -81,7 +83,10 @@ class Execution:
         self._metrics = Metrics()
         self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
-        self._reports: Reports = {}  # of the same round
+        self._reports: Reports = {}  # of the same round, as are the next two
+        self._held_out: dict[ModelKind, Scores] = {}
+        self._whole: dict[ModelKind, Whole] = {}
+        self._measures = make_measures(config.metrics, simulation.population.classes)
         self._initial_loss: float | None = None
         self._seconds: Seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
         self._published = -math.inf
@@ -174,8 +179,9 @@ class Execution:
         simulation = self._simulation
         if self._scores is None or self._scores[0] != simulation.round:
             with self._timed("evaluation"):
-                scores, self._reports = measure(simulation)
-                self._scores = (simulation.round, scores)
+                found = measure_all(simulation, self._measures, held_out=bool(self._config.engine.held_out))
+                self._reports, self._held_out, self._whole = found.reports, found.held_out, found.whole
+                self._scores = (simulation.round, found.scores)
         losses = [score.by_samples("loss") for score in self._scores[1].values() if float(score.count.sum())]
         if self._initial_loss is None:
             self._initial_loss = max(losses, default=0.0)
@@ -198,16 +204,16 @@ class Execution:
 
     def _record(self, scores: dict[ModelKind, Scores], *, when: str) -> None:
         simulation = self._simulation
-        last = simulation.stores[0].last
-        self._metrics.record(
-            scores,
-            simulation.population.tree,
-            round_=simulation.round,
-            when=when,
-            participants=last == simulation.round - 1 if simulation.round else torch.zeros_like(last, dtype=torch.bool),
-            unseen=last < 0 if simulation.round else torch.zeros_like(last, dtype=torch.bool),
-            last=simulation.round == simulation.rounds,
-        )
+        tree, last, ended = simulation.population.tree, simulation.stores[0].last, simulation.round == simulation.rounds
+        nobody = torch.zeros_like(last, dtype=torch.bool)
+        who = {
+            "participants": last == simulation.round - 1 if simulation.round else nobody,
+            "unseen": last < 0 if simulation.round else nobody,
+        }
+        self._metrics.record(scores, tree, round_=simulation.round, when=when, **who, last=ended)
+        if when == "after":
+            self._metrics.record_whole(self._whole, tree, round_=simulation.round, **who, last=ended)
+            self._metrics.record_held_out(self._held_out, tree, round_=simulation.round)
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -266,6 +272,8 @@ class Execution:
         save_models(simulation, self._config.model.name, folder)
         if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
             folder.write_json(OUTLINE, outline)
+        if (encoding := simulation.population.encoding) is not None:
+            folder.write_json(ENCODING, encoding.as_dict())
         rows = list(simulation.ledger.rows())
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         folder.write_table(TRAFFIC, pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()}))

@@ -88,7 +88,9 @@ def fingerprint(simulation: Simulation, config: RunConfig) -> Fingerprint:
     parts = {
         "samples": digest_of(population.x, repr(population.affine)),
         "labels": digest_of(population.y, repr(population.classes)),
-        "split": digest_of(population.start, population.train),
+        "split": digest_of(
+            population.start, population.train, *([] if population.unseen is None else [population.unseen])
+        ),
         "tree": digest_of(*map(torch.from_numpy, tree.parents), json.dumps(tree.labels)),
         "algorithm": digest_of(described(type(simulation.algorithm))),
         "model": digest_of(described(module)),

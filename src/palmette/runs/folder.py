@@ -25,13 +25,14 @@ from palmette.runs.files import MANIFEST as MANIFEST
 CONFIG, METRICS, TRAFFIC, TIMINGS = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
 OUTLINE, IDENTITY = "outline.json", "identity.json"
+ENCODING = "encoding.json"  # how a table's columns became the inputs of the models
 FROZEN = "frozen.safetensors"  # parameters and buffers that no node changes, the same for all
 ROWS = "devices-rows.safetensors"  # what devices predict from, where that is more than a model
 STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
 _BEGINNING = b'algorithm = "'  # of every config a run writes
-_NAMES = (METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, IDENTITY, MANIFEST, CHECKPOINT, PREVIOUS, STATE, PROGRESS)
+_NAMES = (METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, MANIFEST, CHECKPOINT, PREVIOUS, STATE, PROGRESS)
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(
     rf"({'|'.join(map(re.escape, _NAMES))}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from palmette.engines.evaluation import Reports, Scores
+from palmette.engines.measures import Whole
 from palmette.protocol import ModelKind, model_kind
 from palmette.tree import Tree
 
@@ -22,13 +23,18 @@ SCHEMA = pa.schema(
         ("model", pa.string()),  # PM | TM | TM2 ... | GM
         ("tier", pa.int8()),  # tier of the node the number is about; the top tier for all devices together
         ("node", pa.string()),  # its name
-        ("on", pa.string()),  # all | participants | unseen devices
+        ("on", pa.string()),  # all | participants | unseen devices; held-out: all, on held-out training samples
         ("weight", pa.string()),  # samples | devices; nodes: the algorithm's own number about nodes of the model's tier
-        ("statistic", pa.string()),  # mean | spread | worst-decile; sum: of the algorithm's own counts
+        (
+            "statistic",
+            pa.string(),
+        ),  # mean | spread | worst-decile; pooled: of all outputs together; sum: of the algorithm's own counts
         ("metric", pa.string()),  # accuracy, loss ..., what the algorithm reports
         ("value", pa.float64()),
     ]
 )
+POOLED = "pooled"  # the statistic of a metric of all outputs together
+HELD_OUT = "held-out"  # on the training samples that were held out, not on test samples
 OWN = "nodes"  # the weight of numbers that the algorithm reports itself
 _EACH = 1000  # above so many devices, single devices are listed after the last round only
 
@@ -114,6 +120,57 @@ class Metrics:
                     same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": "mean"}
                     self.extend(names[tier], _of_tier(score, metric, tree, tier), **same)
 
+    def record_whole(
+        self,
+        whole: dict[ModelKind, Whole],
+        tree: Tree,
+        *,
+        round_: int,
+        participants: Tensor,
+        unseen: Tensor,
+        last: bool,
+    ) -> None:
+        """Add metrics of all outputs together: pooled over samples, over devices, of each team and of each device.
+
+        Args:
+            whole: The outputs of every kind of model.
+            tree: The population's tree.
+            round_: Rounds done.
+            participants: Which devices took part in the round (bool).
+            unseen: Which devices never took part (bool).
+            last: Whether it is the run's last evaluation.
+        """
+        groups = [("all", torch.ones(tree.devices, dtype=torch.bool))]
+        groups += [(name, who) for name, who in (("participants", participants), ("unseen", unseen)) if who.any()]
+        each = last or tree.devices <= _EACH
+        for kind, found in whole.items():
+            for metric in found.measures:
+                about = {"round": round_, "when": "after", "model": kind, "metric": metric}
+                mine = found.by_group(metric, torch.arange(tree.devices), tree.devices) if each else None
+                for on, who in groups:
+                    where = {"tier": tree.top, "node": tree.name(tree.top, 0), "on": on}
+                    pooled = found.of(metric, who[found.device])
+                    self.add(**about, **where, weight="samples", statistic=POOLED, value=pooled)
+                    if mine is not None:
+                        there = Scores(kind, {metric: mine[who]}, (~mine[who].isnan()).double())
+                        for _, statistic, value in list(_statistics_of_devices(there, metric)):
+                            self.add(**about, **where, weight="devices", statistic=statistic, value=value)
+                for tier in range(tree.top - 1, -1, -1):
+                    if tier == 0 and mine is None:
+                        continue
+                    group = torch.from_numpy(tree.ancestors(tier))
+                    values = mine if tier == 0 and mine is not None else found.by_group(metric, group, tree.size(tier))
+                    same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": POOLED}
+                    self.extend(tree.names(tier), values.tolist(), **same)
+
+    def record_held_out(self, scores: dict[ModelKind, Scores], tree: Tree, *, round_: int) -> None:
+        """Add the means over the training samples that were held out, by which a best round can be chosen."""
+        for kind, score in scores.items():
+            where = {"tier": tree.top, "node": tree.name(tree.top, 0), "on": HELD_OUT}
+            for metric in score.sums:
+                about = {"round": round_, "when": "after", "model": kind, "metric": metric}
+                self.add(**about, **where, weight="samples", statistic="mean", value=score.by_samples(metric))
+
     def record_reports(self, reports: Reports, tree: Tree, *, round_: int, last: bool) -> None:
         """Add what the algorithm tells of its nodes: over each tier (sums of counts, means of others) and node by node.
 
@@ -147,6 +204,10 @@ def over_nodes(values: Tensor) -> tuple[str, float]:
 def _statistics(score: Scores, metric: str, who: Tensor) -> Iterator[tuple[str, str, float]]:
     part = Scores(score.model, {metric: score.sums[metric][who]}, score.count[who])
     yield "samples", "mean", part.by_samples(metric)
+    yield from _statistics_of_devices(part, metric)
+
+
+def _statistics_of_devices(part: Scores, metric: str) -> Iterator[tuple[str, str, float]]:
     yield "devices", "mean", part.by_devices(metric)
     yield "devices", "spread", part.spread(metric)
     yield "devices", "worst-decile", part.worst_decile(metric)

@@ -73,7 +73,8 @@ def hash_samples(population: Population) -> str:
     tree, about = population.tree, repr((population.affine, population.classes))
     names = ["\0".join(tree.names(tier)) for tier in range(tree.tiers)]
     parents = map(torch.from_numpy, tree.parents)
-    return _short(about, *names, *parents, population.x, population.y, population.start, population.train)
+    unseen = [] if population.unseen is None else [population.unseen]
+    return _short(about, *names, *parents, population.x, population.y, population.start, population.train, *unseen)
 
 
 def hash_module(module: nn.Module) -> str:

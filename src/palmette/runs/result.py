@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
 from palmette.learner import Batch
+from palmette.population import Encoding
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs.config import RunConfig, make_config, read_config
 from palmette.runs.folder import (
     CONFIG,
+    ENCODING,
     FROZEN,
     IDENTITY,
     METRICS,
@@ -37,7 +39,7 @@ from palmette.runs.folder import (
     Folder,
     model_file,
 )
-from palmette.runs.metrics import OWN, SCHEMA
+from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SCHEMA
 from palmette.task import make_task
 from palmette.values import one_line
 
@@ -92,9 +94,7 @@ class Result:
         done = (
             f"{config.rounds} rounds" if self.finished else f"not finished, round {self.rounds_done} of {config.rounds}"
         )
-        head = (
-            f"Result of {config.algorithm} on {config.data.name}: {done}, model {config.model.name}, seed {config.seed}"
-        )
+        head = f"Result of {config.algorithm} on {config.data.title}: {done}, model {config.model.name}, seed {config.seed}"
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
         return f"{head}\n  test {self.lead}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
 
@@ -128,7 +128,8 @@ class Result:
         table = self.metrics
         own = self._reported.get(metric)
         weight = weight or ("samples" if own is None else OWN)
-        statistic = statistic or (own if own is not None and weight == OWN else "mean")
+        pooled = metric in self._pooled and weight == "samples"
+        statistic = statistic or (own if own is not None and weight == OWN else POOLED if pooled else "mean")
         wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
         keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
         if tier is not None:
@@ -144,14 +145,23 @@ class Result:
         """Return a number after the last round."""
         curve = self.curve(model, metric, **which)
         if not curve:
-            raise BadInput(f"the run in {self.folder} has no {metric} of {model}")
+            there = sorted({row for row in self.metric_names if self.curve(model, row)} | set(self._reported))
+            hint = f"; there is {', '.join(there)}, as in last({model!r}, {there[0]!r})" if there else ""
+            kinds = "" if model in self.kinds else f"; it has models {', '.join(self.kinds)}"
+            raise BadInput(f"the run in {self.folder} has no {metric} of {model}{hint or kinds}")
         return curve[max(curve)]
 
     def best(self, model: ModelKind = "PM", metric: str = "accuracy") -> tuple[float, int]:
-        """Return the best number over the rounds and its round."""
+        """Return the best number over the rounds and its round.
+
+        Where training samples were held out (``engine.held_out``), the round is chosen by them and the number is the one on
+        test samples after that round, so that no choice is made on test data.
+        """
         curve = self.curve(model, metric)
+        chosen = self.curve(model, metric, on=HELD_OUT) or curve
         sign = -1 if lower_is_better(metric) else 1
-        round_ = max(curve, key=lambda key: (sign * curve[key], -key))
+        known = {key: value for key, value in chosen.items() if value == value and key in curve}
+        round_ = max(known or curve, key=lambda key: (sign * chosen[key], -key))
         return curve[round_], round_
 
     @property
@@ -171,6 +181,12 @@ class Result:
         own = self.metrics.filter(pc.equal(self.metrics["weight"], OWN)).select(["metric", "statistic"])
         rows = own.group_by(["metric", "statistic"], use_threads=False).aggregate([]).to_pylist()
         return {row["metric"]: row["statistic"] for row in rows if row["metric"] not in measured}
+
+    @cached_property
+    def _pooled(self) -> set[str]:
+        """The metrics of all outputs together."""
+        rows = self.metrics.filter(pc.equal(self.metrics["statistic"], POOLED))
+        return set(rows["metric"].unique().to_pylist())
 
     @property
     def metric_names(self) -> list[str]:
@@ -262,11 +278,27 @@ class Result:
         with safe_open(self._file(kind), framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
+    @cached_property
+    def encoding(self) -> Encoding | None:
+        """How a table's columns became the inputs of the models, with the names of the classes; ``None`` without a table."""
+        self._files.check(ENCODING)
+        if not (self.folder / ENCODING).exists():
+            return None
+        try:
+            return Encoding.from_dict(json.loads((self.folder / ENCODING).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"cannot read {self.folder / ENCODING}: {error!r}") from None
+
     @property
     def frozen(self) -> dict[str, Tensor]:
         """Parameters and buffers that were frozen and are the same in all models, by name; mostly there are none."""
         self._files.check(FROZEN)
         return load_file(self.folder / FROZEN) if (self.folder / FROZEN).exists() else {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self._about(self.kinds[0])["model"]["shape"])
 
     def state_dict(self, kind: ModelKind = "PM", node: str | None = None) -> dict[str, Tensor]:
         """Return one node's model as `torch.nn.Module.load_state_dict` takes it.
@@ -368,7 +400,7 @@ class Result:
         digest of the whole name. Every file holds the node's name as its metadata ``node``.
         """
         folder, names = Path(target), self.names(kind)
-        written = [folder / f"{name}.safetensors" for name in _file_names(names)]
+        written = [folder / f"{name}.safetensors" for name in file_names(names)]
         folder.mkdir(parents=True, exist_ok=True)
         with safe_open(self._file(kind), framework="pt") as file:
             parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
@@ -393,7 +425,7 @@ class Result:
         return self._files.read_about(model_file(kind))
 
 
-def _file_names(names: list[str]) -> list[str]:
+def file_names(names: list[str]) -> list[str]:
     """Return a file name for every node that any disk can hold and tell from the others."""
     quoted = [quote(name, safe=" ") for name in names]
     times = Counter(text.casefold() for text in quoted)

@@ -1,0 +1,138 @@
+"""A population as a folder of arrays that are opened at once and read from disk as they are needed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette import values
+from palmette.errors import BadInput
+from palmette.population.encoding import Encoding
+from palmette.population.files import Array
+from palmette.population.population import Population
+from palmette.population.recipe import Recipe
+from palmette.tree import Tree
+from palmette.values import one_line
+
+ABOUT = "population.json"
+_FORMAT = 1
+_BLOCK = 1 << 24  # bytes that are hashed at once
+
+
+class Packing:
+    """The folder of a population while it is written: the features first, all else at the end.
+
+    Args:
+        path: The folder; there must be none yet.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = values.path("the population's folder", path).expanduser()
+        if self.path.exists():
+            raise BadInput(f"{self.path} is there already; choose another name or remove it first")
+        self._part = self.path.with_name(f".{self.path.name}.part")
+        try:
+            shutil.rmtree(self._part, ignore_errors=True)
+            self._part.mkdir(parents=True)
+        except OSError as error:
+            raise BadInput(f"cannot make the folder {self.path}: {error.strerror}") from None
+
+    def room(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an array on disk to be filled."""
+        return np.lib.format.open_memmap(self._part / f"{name}.npy", mode="w+", dtype=dtype, shape=shape)
+
+    def finish(self, population: Population) -> Population:
+        """Write what is not there yet, put the folder in its place and return the population as it lies there."""
+        tree, recipe = population.tree, population.recipe
+        for name in ("x", "y", "start", "train", "unseen"):
+            tensor: Tensor | None = getattr(population, name)
+            if tensor is not None and not (self._part / f"{name}.npy").exists():
+                np.save(self._part / f"{name}.npy", tensor.numpy())
+        for tier, parent in enumerate(tree.parents):
+            np.save(self._part / f"parents-{tier}.npy", parent)
+        if tree.fixed is not None:
+            np.save(self._part / "addresses.npy", tree.fixed)
+        digest = hashlib.sha256()
+        for file in sorted(self._part.glob("*.npy")):
+            digest.update(file.name.encode())
+            with file.open("rb") as raw:
+                while block := raw.read(_BLOCK):
+                    digest.update(block)
+        about = {
+            "format": _FORMAT,
+            "labels": tree.labels,
+            "affine": population.affine,
+            "classes": population.classes,
+            "source": population.source,
+            "encoding": population.encoding.as_dict() if population.encoding is not None else None,
+            "made": {"values": dict(recipe.values), "seed": recipe.seed} if recipe is not None else None,
+        }
+        digest.update(json.dumps(about, sort_keys=True).encode())
+        text = json.dumps({**about, "fingerprint": digest.hexdigest()[:32]}, ensure_ascii=False)
+        (self._part / ABOUT).write_text(text, encoding="utf-8")
+        self._part.rename(self.path)
+        return load_population(self.path)
+
+    def drop(self) -> None:
+        """Remove what was written."""
+        shutil.rmtree(self._part, ignore_errors=True)
+
+
+def save(population: Population, path: str | Path) -> None:
+    """Write a population to a folder; see `Population.save`."""
+    packing = Packing(path)
+    try:
+        packing.finish(population)
+    except BaseException:
+        packing.drop()
+        raise
+
+
+def is_saved(path: Path) -> bool:
+    """Return whether a folder holds a population."""
+    return path.is_dir() and (path / ABOUT).is_file()
+
+
+def load_population(path: str | Path) -> Population:
+    """Open a population that was saved with `Population.save` or packed with ``palmette data pack``.
+
+    Its samples stay on disk and are read as they are needed.
+
+    Args:
+        path: The folder.
+    """
+    folder = values.path("the population's folder", path).expanduser()
+    if not is_saved(folder):
+        raise BadInput(f"{folder} is not the folder of a population: there is no {ABOUT} in it")
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if about["format"] != _FORMAT:
+            raise BadInput(f"{folder} has the format {about['format']}; this Palmette reads {_FORMAT}, pack it again")
+        arrays = {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in folder.glob("*.npy")}
+        parents = tuple(np.array(arrays[f"parents-{tier}"]) for tier in range(len(about["labels"]) - 1))
+        labels = tuple(None if names is None else tuple(names) for names in about["labels"])
+        tree = Tree(parents, labels, arrays.get("addresses"))
+        tensors = {name: torch.from_numpy(arrays[name]) for name in ("x", "y", "start", "train")}
+        encoding = None if about["encoding"] is None else Encoding.from_dict(about["encoding"])
+        made = Population(
+            tree,
+            **tensors,
+            affine=None if about["affine"] is None else (about["affine"][0], about["affine"][1]),
+            classes=about["classes"],
+            source=about["source"],
+            encoding=encoding,
+            unseen=torch.from_numpy(arrays["unseen"]) if "unseen" in arrays else None,
+        )
+        told = {"name": str(folder.absolute()), "fingerprint": about["fingerprint"]}
+        return made.made_by(Recipe(told, (about["made"] or {}).get("seed", 0)))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        if isinstance(error, BadInput) and not isinstance(error.__cause__, Exception):
+            raise
+        raise BadInput(f"{folder} is damaged ({one_line(str(error))}); pack it again") from None

@@ -1,0 +1,119 @@
+"""From cells to the inputs of a model: means and categories of the training rows, and what they make of any row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from palmette.population import Encoding, Input
+from palmette.tables import columns
+from palmette.tables.columns import Floats
+
+Features = NDArray[Any]
+
+
+class Statistics:
+    """Gathers means, deviations and categories of the training rows, batch after batch.
+
+    Args:
+        kinds: What every column becomes: ``number``, ``comma``, ``category`` or ``token``.
+    """
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = kinds
+        self._moments = {name: (0, 0.0, 0.0) for name, kind in kinds.items() if kind in ("number", "comma")}
+        self._seen: dict[str, dict[str, None]] = {name: {} for name, kind in kinds.items() if kind == "category"}
+
+    def add(self, cells: Mapping[str, Any], train: NDArray[np.bool_]) -> None:
+        """Take in a batch; only its training rows count."""
+        for name in self._moments:
+            values = columns.numbers(cells[name], comma=self._kinds[name] == "comma")[train]
+            values = values[~np.isnan(values)]
+            if len(values):
+                self._moments[name] = _joined(self._moments[name], values)
+        for name, seen in self._seen.items():
+            found = columns.names(cells[name]).filter(pa.array(train)).unique().drop_null()
+            seen |= dict.fromkeys(found.to_pylist())
+
+    def inputs(self, *, scale: bool) -> tuple[Input, ...]:
+        """Return the inputs of the model, in the order of the columns."""
+        made: list[Input] = []
+        for name, kind in self._kinds.items():
+            if kind == "category":
+                made += [Input(name, equals=value) for value in _sorted(self._seen[name])]
+            elif kind == "token":
+                made.append(Input(name))
+            elif not scale:
+                made.append(Input(name, fill=self._moments[name][1]))
+            else:
+                count, mean, squares = self._moments[name]
+                spread = float(np.sqrt(squares / count)) if count else 0.0
+                # What is constant but for rounding stays as it is; dividing by dust would make noise of it.
+                made.append(Input(name, mean, spread if spread > 1e-12 * max(1.0, abs(mean)) else 1.0))
+        return tuple(made)
+
+
+def _joined(known: tuple[int, float, float], values: Floats) -> tuple[int, float, float]:
+    """Join a count, a mean and a sum of squared distances with those of more values."""
+    count, mean, squares = known
+    more, here = len(values), float(values.mean())
+    apart = here - mean
+    total = count + more
+    inner = float(np.square(values - here).sum())
+    return total, mean + apart * more / total, squares + inner + apart * apart * count * more / total
+
+
+def _sorted(names: Mapping[str, None]) -> list[str]:
+    try:
+        return sorted(names, key=float)
+    except ValueError:
+        return sorted(names)
+
+
+def encode(encoding: Encoding, cells: Mapping[str, Any]) -> tuple[Features, int]:
+    """Return the features of a batch, one line per row, and how many cells hold a category that is not known.
+
+    A missing number becomes the mean of the training rows, a missing or unknown category no category.
+
+    Args:
+        encoding: How the columns become inputs.
+        cells: The columns, from `columns.plain`.
+    """
+    rows = len(next(iter(cells.values())))
+    made: Features = np.zeros((rows, len(encoding.inputs)), dtype=np.int64 if encoding.tokens else np.float32)
+    unknown, groups = 0, _groups(encoding)
+    for name, (first, inputs) in groups.items():
+        if inputs[0].equals is None:
+            one, values = inputs[0], numbers_of(cells[name])
+            values = np.where(np.isnan(values), one.subtract if one.fill is None else one.fill, values)
+            made[:, first] = (values - one.subtract) / one.divide
+            continue
+        names = columns.names(cells[name])
+        found = pc.index_in(names, value_set=pa.array([one.equals for one in inputs], pa.string()))
+        place = np.array(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+        there = place >= 0
+        unknown += int((~there).sum()) - names.null_count
+        made[np.flatnonzero(there), first + place[there]] = 1
+    return made, unknown
+
+
+def numbers_of(array: Any) -> Floats:
+    """Return a plain column as numbers; decimal commas are read where the column has no other numbers."""
+    values = columns.numbers(array)
+    if columns.family(array.type) == "text" and np.isnan(values).sum() > array.null_count:
+        with_commas = columns.numbers(array, comma=True)
+        return with_commas if np.isnan(with_commas).sum() == array.null_count else values
+    return values
+
+
+def _groups(encoding: Encoding) -> dict[str, tuple[int, list[Input]]]:
+    """Return the inputs of every column with the place of the first."""
+    groups: dict[str, tuple[int, list[Input]]] = {}
+    for place, one in enumerate(encoding.inputs):
+        groups.setdefault(one.column, (place, []))[1].append(one)
+    return groups

@@ -12,6 +12,7 @@ import typer
 from palmette.cli import options
 from palmette.cli.bench import bench
 from palmette.cli.check import check
+from palmette.cli.compare import compare
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
 from palmette.cli.reproduce import reproduce
 from palmette.cli.verify import verify
@@ -119,7 +120,7 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run or the study.")],
     rounds: Annotated[
         int | None, typer.Option(metavar="T", help="Extend the run to T rounds in total; it may be finished.")
     ] = None,
@@ -136,9 +137,18 @@ def resume(
     """
     with one_line_errors():
         from palmette.cli.progress import follow
+        from palmette.errors import BadInput
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
+        from palmette.studies.plan import is_study
 
+        if is_study(folder):
+            from palmette.cli.studying import continued
+
+            if rounds is not None:
+                raise BadInput("--rounds is for a single run; a study gets more rounds only in a new folder")
+            continued(folder, json=json, quiet=quiet)
+            return
         if Folder.open(folder).finished and rounds is None:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
         work = partial(go_on, folder, rounds=rounds, progress=False)
@@ -148,7 +158,7 @@ def resume(
 
 @app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or a folder of such folders.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a study, or a folder of runs.")],
     json: options.Json = False,
 ) -> None:
     """Show the results of a run, team by team, or list the runs in a folder.
@@ -160,8 +170,14 @@ def show(
     with one_line_errors():
         from palmette.runs import Result
         from palmette.runs.folder import CONFIG, runs_in
+        from palmette.studies.plan import is_study
 
-        if not (folder / CONFIG).exists() and (found := runs_in(folder)):
+        if is_study(folder):
+            from palmette.cli.studying import Outputs, presented
+            from palmette.studies.study import Study
+
+            presented(Study(folder), Outputs(), json=json)
+        elif not (folder / CONFIG).exists() and (found := runs_in(folder)):
             _list(found, folder, json=json)
         else:
             _show(Result(folder), json=json, teams=True)
@@ -215,6 +231,7 @@ def demo(quiet: options.Quiet = False) -> None:
 
 app.command()(bench)
 app.command()(check)
+app.command()(compare)
 app.command()(reproduce)
 app.command()(verify)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from palmette.errors import BadInput, ProtocolError
 from palmette.protocol.messages import Replies
 from palmette.protocol.node import Device, ModelKind, Node, State
+from palmette.protocol.settings import Between
 from palmette.tree import Tree
 
 
@@ -39,6 +40,8 @@ class Algorithm(ABC):
         tiers: The numbers of tiers it is defined for; ``None`` for any.
         held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
         presets: Named sets of settings.
+        search: Settings that tuning looks for (``palmette compare --tune``), each with the values it tries; where none are
+            declared, every number above zero from a tenth to ten times its default.
         by_name: Settings that may be mappings of node names, and the tier the names are of.
         batch_size: Samples per gradient step.
     """
@@ -49,6 +52,7 @@ class Algorithm(ABC):
     tiers: ClassVar[tuple[int, ...] | None] = None
     held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    search: ClassVar[Mapping[str, Between]] = {}
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0}
     batch_size: int | Literal["full"]
 

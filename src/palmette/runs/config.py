@@ -21,6 +21,7 @@ from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
+from palmette.population.validation import for_choosing
 from palmette.protocol import Algorithm
 from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.protocol.settings import NUMBER, Count
@@ -48,6 +49,8 @@ class DataConfig(_Part):
         folder: Folder with the files of data sets; by default the one that the environment variable
             PALMETTE_DATA names, or the user's cache folder.
         seed: Random seed of the partition, the teams and the split; by default the run's.
+        validation: Validation share, for choosing settings: each device is tested on this part of its training samples, which
+            it does not train on, and its test samples are left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -55,6 +58,7 @@ class DataConfig(_Part):
     name: str = "digits"
     folder: str | None = None
     seed: Seed | None = None
+    validation: float | None = Field(None, gt=0, lt=1)
 
 
 class ModelConfig(_Part):
@@ -175,10 +179,11 @@ class RunConfig(_Part):
     def population(self) -> Population:
         """Make the population."""
         self._refuse("data", "population=the population")
-        known = {"name", "seed"}
+        known = {"name", "seed", "validation"}
         options = {name: value for name, value in self.data if name not in known and value is not None}
         seed = self.seed if self.data.seed is None else self.data.seed
-        return make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+        made = make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+        return made if self.data.validation is None else for_choosing(made, self.data.validation)
 
     def make_tree(self) -> Tree:
         """Make the tree."""

@@ -42,6 +42,9 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
+    from palmette.studies.compare import compare as compare
+    from palmette.studies.study import Study as Study
+    from palmette.studies.sweep import sweep as sweep
     from palmette.task import Task as Task
     from palmette.task import make_task as make_task
     from palmette.task import models as models
@@ -59,6 +62,9 @@ _HOMES = {
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
     "runs": "Result load rerun resume run",
+    "studies.compare": "compare",
+    "studies.study": "Study",
+    "studies.sweep": "sweep",
     "task": "Task make_task",
     "tree": "Tree",
 }

@@ -15,6 +15,7 @@ from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
 from palmette.cli.reproduce import reproduce
+from palmette.cli.sweep import sweep
 from palmette.cli.verify import verify
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ app.command()(bench)
 app.command()(check)
 app.command()(compare)
 app.command()(reproduce)
+app.command()(sweep)
 app.command()(verify)
 
 

@@ -78,6 +78,15 @@ Tune = Annotated[
         help="Try N settings of every method, the given ones among them, on validation samples. Needs Optuna.",
     ),
 ]
+TuneOne = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Try N settings that Optuna chooses, in place of the whole grid. Without --grid it searches what the algorithm "
+        "declares.",
+    ),
+]
 By = Annotated[
     str,
     typer.Option(metavar="KIND", help="The models that settings are chosen by: PM, TM or GM."),

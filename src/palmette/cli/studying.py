@@ -111,8 +111,8 @@ def presented(study: Study, outputs: Outputs, *, json: bool) -> None:
     outputs.write(study)
     if json:
         print_json({**study.summary(), "study": str(study.folder)})
-    if study.outcomes:
-        lost = "; ".join(f"{run} {one['end']}" for run, one in sorted(study.outcomes.items()))
+    if study.lost:
+        lost = "; ".join(f"{run} {one['end']}" for run, one in sorted(study.lost.items()))
         say(f"not all runs came to their end: {lost}")
         raise typer.Exit(FAILED)
 

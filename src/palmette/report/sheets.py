@@ -83,6 +83,8 @@ def _devices(summary: Mapping[str, Any], methods: Sequence[Mapping[str, Any]]) -
         "the bootstrap interval. Worse than local, than team: the share of devices whose PM does worse than local training, "
         "than their team's own model (TM) of the same method."
     )
+    if summary["reference"] not in (None, "local"):
+        note += f" Local training is {summary['reference']} here."
     if not summary["reference"]:
         note += " Local training is not among these runs; add local to see whom a method hurts."
     return Sheet("personal models (PM)", columns, tuple(rows), note=note)

@@ -28,6 +28,10 @@ def study_report(summary: Mapping[str, Any], folder: str, *, width: int = 80) ->
         width: Columns of the terminal.
     """
     parts: list[RenderableType] = []
+    if summary.get("points"):
+        from palmette.report.sweep_tables import grid_report  # here, as it needs matplotlib's colours
+
+        parts.append(grid_report(summary))
     for sheet in sheets(summary):
         parts += [Padding(sheet_table(sheet), (1, 0, 0, 0)), Text(sheet.note, style="dim")]
     if tried := summary.get("tries"):

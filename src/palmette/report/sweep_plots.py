@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from palmette.report.picture import save
 from palmette.report.sheets import is_share, rank
@@ -45,7 +46,8 @@ def plot_sweep(summary: Mapping[str, Any], path: Path) -> Path:
         axes.set_title(f"{kind}{more}", fontsize=10, fontweight="bold")
     _rounds(below.subplots(1, 1), points, summary)
     what = f"{summary['methods'][0]['algorithm']}: validation {summary['metric']}"
-    figure.suptitle(f"{what}, mean of {len(summary['seeds'])} seed{'s' * (len(summary['seeds']) > 1)}", fontsize=11)
+    seeds = f"mean of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else "one seed"
+    figure.suptitle(f"{what}, {seeds}", fontsize=11)
     return save(figure, path)
 
 
@@ -100,6 +102,7 @@ def _rounds(axes: Any, points: Sequence[Mapping[str, Any]], summary: Mapping[str
         label = ", ".join(f"{key}={value}" for key, value in one["settings"].items())
         axes.plot(rounds, list(model["curve"].values()), style, color=colours[str(one["settings"][keys[0]])],
                   linewidth=1.4, label=label)  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("global round", fontsize=9)
     axes.set_ylabel(f"{kind} validation {summary['metric']}", fontsize=9)
     _light(axes, summary)

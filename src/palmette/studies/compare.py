@@ -24,9 +24,9 @@ from palmette.runs.objects import is_named
 from palmette.studies import tuning
 from palmette.studies.conduct import NOTHING, conduct
 from palmette.studies.plan import Arm, Plan, is_study
-from palmette.studies.steps import rounds_for
+from palmette.studies.steps import Objects, rounds_for
 from palmette.studies.study import Study
-from palmette.studies.trials import Objects, Populations
+from palmette.studies.trials import Populations
 from palmette.task import Task
 from palmette.values import path as checked_path
 from palmette.values import shown, whole
@@ -92,7 +92,7 @@ def compare(
         extra, given = wanted.arm(LOCAL, LOCAL, shared_settings(settings or {}, named, LOCAL))
         arms.append(replace(extra, role="reference"))
         objects |= {LOCAL: given}
-    chosen = Choice(_seeds(seeds), steps, tune, by, against, command="pm.compare(...)")
+    chosen = Choice(chosen_seeds(seeds), steps, tune, by, against, command="pm.compare(...)")
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"compare-{arms[0].config.data.name}") as folder:
@@ -158,9 +158,12 @@ def plan_comparison(
     populations = Populations()
     _check_folders(arms, populations, objects)
     notes = list(choice.notes)
-    fitted = [
-        arm if arm.runs else _checked(arm, seeds[0], steps, populations, objects.get(arm.name, NOTHING)) for arm in arms
-    ]
+    fitted, metric = [], "accuracy"
+    for arm in arms:
+        one = arm
+        if not arm.runs:
+            one, metric = checked(arm, seeds[0], steps, populations, objects.get(arm.name, NOTHING))
+        fitted.append(one)
     made = dict(objects)
     if tune:
         for arm in list(fitted):
@@ -188,6 +191,7 @@ def plan_comparison(
         steps,
         tune,
         choice.by,
+        metric,
         shown_as,
         local[-1] if local else None,
         notes=tuple(notes),
@@ -201,15 +205,16 @@ def refuse_many(runs: int) -> None:
         raise BadInput(f"this study would have {runs:,} runs, the most is {_MOST:,}; lower its seeds, values or tries")
 
 
-def _checked(arm: Arm, seed: int, steps: int | None, populations: Populations, objects: Objects) -> Arm:
-    """Return an arm whose run was found possible, with the rounds that the steps ask for."""
+def checked(arm: Arm, seed: int, steps: int | None, populations: Populations, objects: Objects) -> tuple[Arm, str]:
+    """Return an arm whose run was found possible, with the rounds that the steps ask for, and the metric that decides."""
     config = arm.seeded(seed)
     people = objects.population if objects.population is not None else populations.of(config)
-    prepare(config, objects.method, people, objects.task)
+    measured = prepare(config, objects.method, people, objects.task).learner.task.per_sample_metrics
+    metric = "accuracy" if "accuracy" in measured else "loss"
     if steps is None:
-        return arm
+        return arm, metric
     rounds = rounds_for(config, steps, people, objects, arm.name)
-    return replace(arm, config=arm.config.model_copy(update={"rounds": rounds}))
+    return replace(arm, config=arm.config.model_copy(update={"rounds": rounds})), metric
 
 
 def _is_local(arm: Arm) -> bool:
@@ -429,7 +434,8 @@ def refuse_unknown(settings: Mapping[str, Any], fresh: Mapping[str, Any]) -> Non
             raise BadInput(f"none of the methods has the setting {key!r}{nearest(key, [*known, *fresh])}")
 
 
-def _seeds(seeds: Any) -> tuple[int, ...] | None:
+def chosen_seeds(seeds: Any) -> tuple[int, ...] | None:
+    """Return the seeds that were named, or as many as were asked for; ``None`` where nothing was said."""
     if seeds is None:
         return None
     if isinstance(seeds, Sequence) and not isinstance(seeds, str):

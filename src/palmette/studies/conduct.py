@@ -12,19 +12,20 @@ from pathlib import Path
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput
 from palmette.population.validation import for_choosing
-from palmette.runs import Interrupted, Result, RunConfig, prepare
+from palmette.runs import Interrupted, Result, RunConfig
 from palmette.runs.files import Files
 from palmette.runs.folder import Folder
 from palmette.studies import tuning
 from palmette.studies.crew import Chain, Crew
 from palmette.studies.explain import readme
 from palmette.studies.plan import OUTCOMES, README, RESULTS, STUDY, Arm, Plan, is_study, read_plan, with_settings
-from palmette.studies.steps import rounds_for
+from palmette.studies.steps import Objects
 from palmette.studies.study import Study
-from palmette.studies.trials import Objects, Outcome, Populations, Trial, refuse_unfit
+from palmette.studies.trials import Outcome, Trial, refuse_unfit
 from palmette.studies.watching import watching
 
 NOTHING = Objects()
+AGAIN = ("diverged", "refused")  # what the same settings would do again
 
 
 def conduct(
@@ -120,9 +121,9 @@ class _Conductor:
 
     def __init__(self, plan: Plan, folder: Path, objects: Mapping[str, Objects]) -> None:
         self._plan, self._folder, self._objects = plan, folder, objects
-        self._files, self._populations = Files(folder), Populations()
+        self._files = Files(folder)
         kept = Study(folder).outcomes
-        self._outcomes = {run: one for run, one in kept.items() if one.get("end") == "diverged"}
+        self._outcomes = {run: one for run, one in kept.items() if one.get("end") in AGAIN}
         self._done = 0
 
     def run(self, jobs: int, shown: bool | None) -> None:
@@ -164,8 +165,7 @@ class _Conductor:
                 folders = [self._folder / plan.run_folder(one, seed) for one in points]
                 results = [Result(path) if Folder(path).finished else None for path in folders]
                 scores = [math.nan if one is None else tuning.score(one, plan.by) for one in results]
-                lower = any(one is not None and lower_is_better(one.lead) for one in results)
-                place = tuning.best(scores, lower=lower)
+                place = tuning.best(scores, lower=lower_is_better(plan.metric))
                 if place is not None:
                     chosen = points[place].seeded(seed)
                     yield self._once(arm, seed, chosen.model_copy(update={"data": arm.config.data}))
@@ -177,8 +177,8 @@ class _Conductor:
         if config.data.validation is not None and objects.population is not None:
             objects = replace(objects, population=for_choosing(objects.population, config.data.validation))
         kept = seed in arm.runs
-        group = self._plan.group(arm)
-        return Trial(arm.name, seed, self._folder / out, None if kept else config, objects, attempt, group)
+        group, steps = self._plan.group(arm), self._plan.steps if arm.space else None
+        return Trial(arm.name, seed, self._folder / out, None if kept else config, objects, attempt, group, steps)
 
     def _once(self, arm: Arm, seed: int, config: RunConfig) -> Chain:
         yield self._trial(arm, seed, config, self._plan.run_folder(arm, seed))
@@ -193,16 +193,15 @@ class _Conductor:
         sampler: tuning.Sampler | None = None
         tried: list[RunConfig] = []
         scores: list[float] = []
-        lower = False
+        lower = lower_is_better(plan.metric)
         for number in range(1, plan.tune + 1):
             settings = first if sampler is None else sampler.ask()
-            config = self._fitted(arm, RunConfig.model_validate(with_settings(given.model_dump(), settings)))
+            config = RunConfig.model_validate(with_settings(given.model_dump(), settings))
             tried.append(config)
             trial = self._trial(arm, seed, tuning.validated(config), plan.try_folder(arm, seed, number), number)
             outcome = yield trial
             scores.append(tuning.score(Result(trial.out), plan.by) if outcome.end == "done" else math.nan)
             if sampler is None:
-                lower = self._lower(arm, trial)
                 sampler = tuning.Sampler(arm.space, seed, lower=lower)
                 sampler.learn(first, scores[-1])
             else:
@@ -210,36 +209,17 @@ class _Conductor:
         place = tuning.best(scores, lower=lower)
         yield self._trial(arm, seed, tried[place or 0], plan.run_folder(arm, seed))
 
-    def _lower(self, arm: Arm, trial: Trial) -> bool:
-        """Whether a lower score is better."""
-        if trial.finished:
-            return lower_is_better(Result(trial.out).lead)
-        assert trial.config is not None
-        objects = trial.objects
-        people = objects.population if objects.population is not None else self._populations.of(trial.config)
-        task = prepare(trial.config, objects.method, people, objects.task).learner.task
-        return "accuracy" not in task.per_sample_metrics
-
-    def _fitted(self, arm: Arm, config: RunConfig) -> RunConfig:
-        """Return the config with as many rounds as the steps of the study allow for its settings."""
-        if self._plan.steps is None:
-            return config
-        objects = self._objects.get(arm.name, NOTHING)
-        people = objects.population if objects.population is not None else self._populations.of(config)
-        rounds = rounds_for(config, self._plan.steps, people, objects, arm.name)
-        return config.model_copy(update={"rounds": rounds})
-
     # -- what became of them -------------------------------------------------------------------------------------------
 
     def _known(self, trial: Trial) -> Outcome | None:
         if trial.finished:
             return Outcome(trial, "done")
         kept = self._outcomes.get(self._key(trial))
-        return None if kept is None else Outcome(trial, "diverged", kept["message"])
+        return None if kept is None else Outcome(trial, kept["end"], kept["message"])  # type: ignore[arg-type]
 
     def _hear(self, outcome: Outcome) -> None:
         self._done += outcome.end == "done"
-        if outcome.end in ("diverged", "failed"):
+        if outcome.end not in ("done", "stopped"):
             self._outcomes[self._key(outcome.trial)] = {"end": outcome.end, "message": outcome.message.split("\n")[0]}
             self._write()
 

@@ -61,7 +61,8 @@ class Helper:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         config = None if trial.config is None else trial.config.model_dump()
-        task = {"arm": trial.arm, "seed": trial.seed, "out": str(trial.out), "attempt": trial.attempt, "config": config}
+        task = {"arm": trial.arm, "seed": trial.seed, "out": str(trial.out), "config": config}
+        task |= {"attempt": trial.attempt, "steps": trial.steps}
         try:
             self._process.stdin.write(json.dumps(task) + "\n")
             self._process.stdin.flush()
@@ -114,7 +115,9 @@ def main() -> None:
     while True:
         task = tasks.get()
         config = None if task["config"] is None else make_config(task["config"])
-        trial = Trial(task["arm"], task["seed"], Path(task["out"]), config, attempt=task["attempt"])
+        trial = Trial(
+            task["arm"], task["seed"], Path(task["out"]), config, attempt=task["attempt"], steps=task["steps"]
+        )
         observer = Told(lambda rounds: _tell(out, event="begin", rounds=rounds), _Rounds(out), asked.set, asked.is_set)
         outcome = run_trial(trial, populations, observer, threads=1)
         _tell(out, event="end", end=outcome.end, message=outcome.message, warnings=outcome.warnings)

@@ -59,6 +59,7 @@ class Plan:
         steps: Gradient steps that every method gives each device, where they are equal by plan.
         tune: Settings that are tried for every method, the given ones among them; 0 for none.
         by: Which models the settings are chosen by.
+        metric: What decides: the accuracy, or the loss where there is none.
         against: The method that the others are compared with, device by device.
         reference: The arm that is local training.
         grid: The values of every setting that a sweep goes through.
@@ -72,6 +73,7 @@ class Plan:
     steps: int | None = None
     tune: int = 0
     by: ModelKind = "PM"
+    metric: str = "accuracy"
     against: str | None = None
     reference: str | None = None
     grid: Mapping[str, list[Any]] = field(default_factory=dict)

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
+from torch import nn
 
 from palmette.errors import BadInput
 from palmette.population import Population
+from palmette.protocol import Algorithm
 from palmette.runs import RunConfig, prepare
-from palmette.studies.trials import Objects
+from palmette.task import Task
 
 _DEVICES = 256  # devices whose own models are made at once
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What a config cannot hold and the caller handed over; see `palmette.runs.execute`."""
+
+    method: Algorithm | None = None
+    population: Population | None = None
+    task: nn.Module | Task | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any(one is not None for one in (self.method, self.population, self.task))
 
 
 def rounds_for(config: RunConfig, steps: int, population: Population, objects: Objects, name: str) -> int:

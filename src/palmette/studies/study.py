@@ -135,6 +135,11 @@ class Study:
             for seed in self.plan.seeds_of(arm)
         )
 
+    @property
+    def lost(self) -> dict[str, dict[str, str]]:
+        """How runs ended that are missing in the result; settings that were only tried are not among them."""
+        return {run: one for run, one in self.outcomes.items() if not run.startswith("tries/")}
+
     def diverged(self, arm: Arm, seed: int) -> bool:
         """Whether a run diverged."""
         return self.outcomes.get(self.plan.run_folder(arm, seed), {}).get("end") == "diverged"
@@ -176,9 +181,7 @@ class Study:
     @property
     def lead(self) -> str:
         """The metric to show first: accuracy where there is one, else the loss."""
-        for _, _, result in self.results(self.plan.arms):
-            return result.lead
-        return "accuracy"
+        return next((result.lead for _, _, result in self.results(self.plan.arms)), self.plan.metric)
 
     @property
     def lower(self) -> bool:

@@ -10,10 +10,11 @@ import numpy as np
 
 from palmette.protocol import ModelKind
 from palmette.report.numbers import by_node, top
-from palmette.runs import Result
+from palmette.runs import Result, RunConfig
 from palmette.studies.plan import Arm
 from palmette.studies.statistics import DRAWS, LEVEL, Teams, Values, difference, hurt
 from palmette.studies.study import Study
+from palmette.studies.tuning import score
 
 _TOLERANCE = 0.02  # of the steps of the methods: as far as they may lie apart and still be called equal
 
@@ -36,12 +37,12 @@ def summary(study: Study) -> dict[str, Any]:
         "reference": plan.reference,
         "interval": {"level": LEVEL, "draws": DRAWS},
         "methods": methods,
-        "failed": [{"run": run, **outcome} for run, outcome in sorted(study.outcomes.items())],
+        "failed": [{"run": run, **outcome} for run, outcome in sorted(study.lost.items())],
     }
     if plan.tune or study.points:
         told |= {"tune": plan.tune, "by": plan.by, "tries": tries(study)}
     if study.points:
-        told |= {"grid": {**plan.grid}, "points": points(study)}
+        told |= {"grid": {**plan.grid}, "points": points(study), "chosen": chosen(study)}
     return {**told, "notes": notes(study, methods)}
 
 
@@ -156,7 +157,7 @@ def tries(study: Study) -> list[dict[str, Any]]:
                 about: dict[str, Any] = {"method": arm.name, "seed": seed, "try": number}
                 if result is not None:
                     settings = {key: result.config.settings.get(key) for key in arm.space}
-                    about |= {"settings": settings, "score": result.last(plan.by, result.lead)}
+                    about |= {"settings": settings, "score": score(result, plan.by)}
                     about |= {"chosen": settings == chosen}
                 found.append(about)
     return found
@@ -184,9 +185,33 @@ def points(study: Study) -> list[dict[str, Any]]:
     return found
 
 
+def chosen(study: Study) -> list[dict[str, Any]]:
+    """Return the settings of a grid that every seed chose, with their score on its validation samples."""
+    plan, found = study.plan, []
+    for arm in study.methods:
+        for seed in plan.seeds_of(arm) if arm.role == "chosen" else ():
+            kept = study.run(arm.name, seed)
+            for point in study.points:
+                result = study.run(point.name, seed)
+                if (
+                    kept is None
+                    or result is None
+                    or any(_setting_of(result.config, key) != _setting_of(kept.config, key) for key in plan.grid)
+                ):
+                    continue
+                settings = {key: _setting(point, key) for key in plan.grid}
+                found.append({"seed": seed, "point": point.name, "settings": settings, "score": score(result, plan.by)})
+                break
+    return found
+
+
 def _setting(arm: Arm, key: str) -> Any:
+    return _setting_of(arm.config, key)
+
+
+def _setting_of(config: RunConfig, key: str) -> Any:
     group, dot, name = key.partition(".")
-    values = arm.config.model_dump()
+    values = config.model_dump()
     if dot:
         return values[group][name]
     return values["rounds"] if key == "rounds" else values["settings"][key]

@@ -10,33 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from torch import nn
-
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.population import Population
-from palmette.protocol import Algorithm, ModelKind
+from palmette.protocol import ModelKind
 from palmette.runs import Interrupted, RunConfig, execute, resume
 from palmette.runs.folder import CONFIG, Folder
-from palmette.task import Task
+from palmette.studies.steps import Objects, rounds_for
 
-End = Literal["done", "diverged", "failed", "stopped"]
+End = Literal["done", "diverged", "refused", "failed", "stopped"]
 _KEPT = 2  # populations that are kept for the next runs
-
-
-@dataclass(frozen=True)
-class Objects:
-    """What a config cannot hold and the caller handed over; see `palmette.runs.execute`."""
-
-    method: Algorithm | None = None
-    population: Population | None = None
-    task: nn.Module | Task | None = None
-
-    @property
-    def any(self) -> bool:
-        """Whether there is one."""
-        return any(one is not None for one in (self.method, self.population, self.task))
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +35,7 @@ class Trial:
         objects: What the config cannot hold.
         attempt: The number of the settings that are tried with it; 0 for a run that is a result.
         group: Under which heading its progress is told; its arm's by default.
+        steps: Gradient steps of each device that decide its rounds, where its settings may change how many they come to.
     """
 
     arm: str
@@ -60,6 +45,7 @@ class Trial:
     objects: Objects = field(default_factory=Objects)
     attempt: int = 0
     group: str = ""
+    steps: int | None = None
 
     @property
     def name(self) -> str:
@@ -78,8 +64,8 @@ class Outcome:
 
     Attributes:
         trial: The run.
-        end: ``"done"``; ``"diverged"``, which the same settings always do; ``"failed"`` for another reason; ``"stopped"`` by
-            the user.
+        end: ``"done"``; ``"diverged"`` or ``"refused"``, which the same settings always do; ``"failed"`` for another reason;
+            ``"stopped"`` by the user.
         message: Why, where it is not done.
         warnings: What was said on the way.
     """
@@ -178,7 +164,8 @@ def run_trial(trial: Trial, populations: Populations, observer: Told, threads: i
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         end, message = _run(trial, populations, observer, threads)
-    return Outcome(trial, end, message, tuple(dict.fromkeys(str(one.message) for one in heard)))
+    told = () if trial.attempt else heard  # of settings that are only tried, the score says enough
+    return Outcome(trial, end, message, tuple(dict.fromkeys(str(one.message) for one in told)))
 
 
 def _run(trial: Trial, populations: Populations, observer: Told, threads: int | None) -> tuple[End, str]:
@@ -189,13 +176,19 @@ def _run(trial: Trial, populations: Populations, observer: Told, threads: int | 
             resume(trial.out, population=objects.population, model=objects.task, **given)
             return "done", ""
         people = objects.population if objects.population is not None else populations.of(trial.config)
-        execute(trial.config, trial.out, exist="resume", population=people, task=objects.task, **given)
+        config = trial.config
+        if trial.steps is not None:
+            rounds = rounds_for(config, trial.steps, people, objects, trial.arm)
+            config = config.model_copy(update={"rounds": rounds})
+        execute(config, trial.out, exist="resume", population=people, task=objects.task, **given)
     except Diverged as error:
         return "diverged", str(error)
     except Interrupted as error:
         return "stopped", str(error)
     except MemoryError:
         return "failed", "there is not enough memory for this; use --jobs 1, fewer devices or a smaller model"
+    except BadInput as error:
+        return "refused" if trial.attempt else "failed", str(error)
     except (PalmetteError, OSError) as error:
         return "failed", str(error)
     except Exception as error:  # of a method of the user's own: the other runs go on, and this one is told in full

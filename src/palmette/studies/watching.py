@@ -38,7 +38,7 @@ class Blind:
 
     def end(self, outcome: Outcome) -> None:
         """Say what went wrong."""
-        if outcome.end in ("diverged", "failed"):
+        if outcome.end in ("diverged", "failed") and not outcome.trial.attempt:
             self.say(f"{outcome.trial.name} {outcome.end}: {outcome.message}")
 
     def say(self, text: str) -> None:
@@ -126,8 +126,8 @@ class LiveTable(Blind):
         with self._lock:
             row = self._row(outcome.trial)
             row.now.pop(outcome.trial, None)
-            row.done += outcome.end == "done"
-            row.wrong += outcome.end in ("diverged", "failed")
+            row.done += outcome.end == "done" or bool(outcome.trial.attempt and outcome.end != "stopped")
+            row.wrong += outcome.end in ("diverged", "failed") and not outcome.trial.attempt
         super().end(outcome)
 
     def stopping(self) -> None:

@@ -74,17 +74,15 @@ def compare(
             raise BadInput("--steps decides the number of rounds; give --steps or --rounds, not both")
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds}
         arms, notes = arms_of(methods, file=config, options=given, assignments=settings or [], local=not no_local)
-        for note in notes:
-            say(note)
         equal = steps if steps is not None or rounds is not None else _as_the_run(arms)
         if equal is not None and steps is None:
-            say(
-                f"every method gets as many steps as the run given: {equal} on each device (--rounds or --steps to change)"
-            )
+            notes.append(f"Steps as in the run given: {equal:,} on each device; --rounds or --steps changes it.")
         choice = Choice(
             seeds_of(seeds, arms), equal, tune, by, against, f"palmette {shlex.join(sys.argv[1:])}", tuple(notes)
         )
         plan, _ = plan_comparison(arms, choice, {})
+        for note in notes:
+            say(note)
         conducted(plan, out, f"compare-{plan.arms[0].config.data.name}", outputs, jobs=jobs, json=json, quiet=quiet)
 
 

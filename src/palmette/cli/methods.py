@@ -14,7 +14,7 @@ from palmette.errors import BadInput, nearest
 from palmette.protocol.settings import described
 from palmette.runs import read_config
 from palmette.runs.folder import CONFIG
-from palmette.studies.compare import LOCAL, arms_of_runs, is_run
+from palmette.studies.compare import LOCAL, arms_of_runs, is_run, lacking
 from palmette.studies.plan import Arm, is_study
 from palmette.values import one_line
 
@@ -121,6 +121,6 @@ def share_out(
                 problems.append(f"--set {key}: none of the methods has the setting {key!r}{nearest(key, every)}")
             for name in having:
                 given[name].append(text)
-            if having and (lacking := [name for name in known if name not in having]):
-                told.append(f"{key} is no setting of {', '.join(lacking)}; it is set for {', '.join(having)}.")
+            if having and len(having) < len(known):
+                told.append(lacking(key, having, list(known)))
     return given, told, problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,11 @@ def compare(
         extra, given = wanted.arm(LOCAL, LOCAL, shared_settings(settings or {}, named, LOCAL))
         arms.append(replace(extra, role="reference"))
         objects |= {LOCAL: given}
-    chosen = Choice(chosen_seeds(seeds), steps, tune, by, against, command="pm.compare(...)")
+        named = {**named, LOCAL: LOCAL}
+    notes = tuple(
+        lacking(key, having, names) for key, having, names in shared_out(settings or {}, named) if having != names
+    )
+    chosen = Choice(chosen_seeds(seeds), steps, tune, by, against, "pm.compare(...)", notes)
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"compare-{arms[0].config.data.name}") as folder:
@@ -149,6 +154,7 @@ def plan_comparison(
         whole("--steps", steps, 1)
     if whole("--tune", tune, 0) > 0:
         tuning.check_optuna()
+    check_kind(choice.by)
     names = [arm.name for arm in arms if arm.role != "reference"]
     if choice.against is not None and choice.against not in names:
         raise BadInput(f"--against {choice.against}: it is not among the methods{nearest(choice.against, names)}")
@@ -197,6 +203,14 @@ def plan_comparison(
         notes=tuple(notes),
     )
     return plan, made
+
+
+def check_kind(by: str) -> None:
+    """Refuse what is no kind of model."""
+    if not re.fullmatch(r"PM|TM\d*|GM", str(by)):
+        raise BadInput(
+            f"--by {by}: settings are chosen by PM (personal models), TM (team models) or GM (the global model)"
+        )
 
 
 def refuse_many(runs: int) -> None:
@@ -402,7 +416,7 @@ def _arms(named: Mapping[str, Any], base: Base, settings: Mapping[str, Any]) -> 
     fresh = {name: one for name, one in named.items() if name not in runs}
     folders = [one.folder if isinstance(one, Result) else Path(one) for one in runs.values()]
     arms = arms_of_runs(folders, fresh)
-    refuse_unknown(settings, fresh)
+    shared_out(settings, named)
     objects: dict[str, Objects] = {}
     for name, one in fresh.items():
         if isinstance(one, Path) or (isinstance(one, str) and is_study(Path(one))):
@@ -425,13 +439,25 @@ def shared_settings(settings: Mapping[str, Any], named: Mapping[str, Any], name:
     return {**shared, **dict(own)}
 
 
-def refuse_unknown(settings: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
-    """Refuse a setting for all methods that none of them has."""
-    kinds = {name: kind_of(one) if isinstance(one, str) else type(one) for name, one in fresh.items()}
-    known = {key for kind in kinds.values() for key in described(kind)} | {"preset"}
+def shared_out(settings: Mapping[str, Any], named: Mapping[str, Any]) -> list[tuple[str, list[str], list[str]]]:
+    """Return every setting for all methods with the methods that have it, and all; one that none has is refused."""
+    fresh = {name: one for name, one in named.items() if isinstance(one, str) and not is_run(one)}
+    kinds = {name: described(kind_of(one)) for name, one in fresh.items()}
+    known = {key for kind in kinds.values() for key in kind} | {"preset"}
+    found = []
     for key in settings:
-        if key not in fresh and key not in known:
-            raise BadInput(f"none of the methods has the setting {key!r}{nearest(key, [*known, *fresh])}")
+        if key not in named:
+            having = [name for name, kind in kinds.items() if key in kind or key == "preset"]
+            if not having:
+                raise BadInput(f"none of the methods has the setting {key!r}{nearest(key, [*known, *fresh])}")
+            found.append((key, having, list(kinds)))
+    return found
+
+
+def lacking(key: str, having: Sequence[str], names: Sequence[str]) -> str:
+    """Say which methods a setting for all is not for."""
+    without = [name for name in names if name not in having]
+    return f"{key} is no setting of {', '.join(without)}; it is set for {', '.join(having)}."
 
 
 def chosen_seeds(seeds: Any) -> tuple[int, ...] | None:

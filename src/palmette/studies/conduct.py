@@ -176,6 +176,8 @@ class _Conductor:
         objects = self._objects.get(arm.name, NOTHING)
         if config.data.validation is not None and objects.population is not None:
             objects = replace(objects, population=for_choosing(objects.population, config.data.validation))
+            data = config.given["data"].model_copy(update={"hash": ""})  # of these samples it would be another
+            config = config.model_copy(update={"given": {**config.given, "data": data}})
         kept = seed in arm.runs
         group, steps = self._plan.group(arm), self._plan.steps if arm.space else None
         return Trial(arm.name, seed, self._folder / out, None if kept else config, objects, attempt, group, steps)

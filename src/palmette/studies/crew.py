@@ -161,10 +161,10 @@ class Crew:
         """Hand trials to a process, in a thread of its own."""
         try:
             helper = self._helpers.get(number)
-            if helper is None:
+            if helper is None or not helper.alive:
                 helper = self._helpers[number] = Helper()
             # Only then: a trial that waits for a process to load could have been run here in the meantime.
-            while helper.ready() and (found := queue.take()) is not None:
+            while helper.alive and helper.ready() and (found := queue.take()) is not None:
                 chain, trial = found
                 self._begun(trial)
                 queue.give(chain, helper.run(trial, self._begin(trial), self._round(trial)))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from palmette.runs import make_config
+from palmette.runs import RunConfig
 from palmette.studies.trials import Outcome, Populations, Told, Trial, run_trial
 
 _PATIENCE = 10.0  # seconds that a process gets to end
@@ -48,6 +48,11 @@ class Helper:
         if not self._ready:
             self._ready = bool(self._process.stdout.readline())
         return self._ready
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there to take another trial."""
+        return self._process.poll() is None
 
     def abandon(self) -> None:
         """End the process at once where it is not ready yet: there is nothing left for it to do."""
@@ -114,7 +119,7 @@ def main() -> None:
     _tell(out, event="ready")
     while True:
         task = tasks.get()
-        config = None if task["config"] is None else make_config(task["config"])
+        config = None if task["config"] is None else RunConfig.model_validate(task["config"])
         trial = Trial(
             task["arm"], task["seed"], Path(task["out"]), config, attempt=task["attempt"], steps=task["steps"]
         )

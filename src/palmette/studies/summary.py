@@ -240,6 +240,13 @@ def notes(study: Study, methods: Sequence[Mapping[str, Any]]) -> list[str]:
         tuned = [one for one in methods if one["models"] and one["tuning_steps"]]
         names = ", ".join(f"{one['method']} {one['tuning_steps']:,.0f}" for one in tuned)
         told.append(f"Steps of fine-tuning are counted and make PM only: {names}.")
+    if plan.tune or study.points:
+        lacking = [one["method"] for one in methods if one["models"] and plan.by not in one["models"]]
+        if lacking:
+            told.append(f"No {plan.by} to choose by: {', '.join(lacking)}; there PM decided.")
+    theirs = set(next((one["seeds"] for one in methods if one["method"] == plan.against), []))
+    if apart := [one["method"] for one in methods if one["models"] and theirs and not theirs & set(one["seeds"])]:
+        told.append(f"No seed in common with {plan.against}, so no paired difference: {', '.join(apart)}.")
     without = [one["method"] for one in methods if one["models"] and "TM" not in one["models"]]
     if 0 < len(without) < len(methods):
         told.append(f"No team models: {', '.join(without)}.")

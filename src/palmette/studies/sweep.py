@@ -20,7 +20,16 @@ from palmette.protocol.settings import described
 from palmette.runs import RunConfig, make_config
 from palmette.runs.folder import claimed
 from palmette.studies import tuning
-from palmette.studies.compare import Base, Choice, checked, chosen_seeds, finished, plan_comparison, refuse_many
+from palmette.studies.compare import (
+    Base,
+    Choice,
+    check_kind,
+    checked,
+    chosen_seeds,
+    finished,
+    plan_comparison,
+    refuse_many,
+)
 from palmette.studies.plan import Arm, Plan, with_settings
 from palmette.studies.steps import Objects
 from palmette.studies.study import Study
@@ -110,6 +119,7 @@ def plan_sweep(arm: Arm, grid: Mapping[str, Any], choice: Choice, objects: Objec
         objects: What the config cannot hold.
     """
     whole("--tune", choice.tune, 0)
+    check_kind(choice.by)
     if not grid and not choice.tune:
         raise BadInput(f"name what to try, as in --grid {_example(arm)}, or let Optuna search with --tune 20")
     _refuse_keys(arm, grid, objects)

@@ -320,6 +320,20 @@ def test_a_study_is_shown_again_in_any_width(study: Study, width: int, monkeypat
     assert json.loads(command("show", str(study.folder), "--json").stdout)["kind"] == "compare"
 
 
+def test_a_folder_of_studies_lists_them(study: Study) -> None:
+    done = command("show", str(study.folder.parent))
+    assert done.exit_code == 0
+    assert done.output.splitlines()[-1].split() == [*["s", "compare:", "permfl,", "fedavg,", "local", "2", "finished"]]
+    (told,) = json.loads(command("show", str(study.folder.parent), "--json").stdout)
+    assert told == {
+        **told,
+        "kind": "compare",
+        "methods": ["permfl", "fedavg", "local"],
+        "seeds": [0, 1],
+        "finished": True,
+    }
+
+
 def test_one_setting_is_for_all_that_have_it_or_for_one_method(tmp_path: Path) -> None:
     words = [
         "compare",

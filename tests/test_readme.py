@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from palmette.runs import load
+from palmette.studies.study import Study
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/writing-an-algorithm.md"]
@@ -63,16 +63,16 @@ def test_commands_run(page: str, tmp_path: Path) -> None:
             words, place = [words[0].removeprefix(".venv/bin/"), *words[1:]], tmp_path
         done = subprocess.run(words, cwd=place, capture_output=True, text=True, timeout=300, env=tools)
         assert done.returncode == 0, (line, done.stderr)
-        if "runs/third" in words:  # before a later command adds rounds to one of the runs
-            check_the_numbers_told(tmp_path / "runs")
+        if "runs/compared" in words:  # before a later command adds rounds to one of the runs
+            check_the_numbers_told(Study(tmp_path / "runs/compared"))
             checked = True
     assert checked == (page == "README.md")
 
 
-def check_the_numbers_told(folder: Path) -> None:
-    runs = [load(path) for path in sorted(folder.iterdir())]
+def check_the_numbers_told(study: Study) -> None:
+    runs = [result for _, _, result in study.results()]
     assert [run.config.algorithm for run in runs] == ["permfl", "fedavg", "local"]
-    assert len({run.timings["device_steps"] for run in runs}) == 1  # compared fairly
+    assert len({one["steps_per_device"] for one in study.summary()["methods"]}) == 1  # compared fairly
     told = expected()
     assert set(told) == {run.config.algorithm for run in runs}
     for run in runs:

@@ -171,15 +171,16 @@ def show(
     with one_line_errors():
         from palmette.runs import Result
         from palmette.runs.folder import CONFIG, runs_in
-        from palmette.studies.plan import is_study
+        from palmette.studies.plan import is_study, studies_in
 
         if is_study(folder):
             from palmette.cli.studying import Outputs, presented
             from palmette.studies.study import Study
 
             presented(Study(folder), Outputs(), json=json)
-        elif not (folder / CONFIG).exists() and (found := runs_in(folder)):
-            _list(found, folder, json=json)
+        elif not (folder / CONFIG).exists() and ((found := runs_in(folder)) or studies_in(folder)):
+            own = [path for path in found if not is_study(path.parent)]  # others belong to a study
+            _list(own, studies_in(folder), folder, json=json)
         else:
             _show(Result(folder), json=json, teams=True)
 
@@ -250,22 +251,30 @@ def _show(result: Result, *, json: bool, teams: bool = False) -> None:
     Console(highlight=False).print(run_report(result, teams=teams))
 
 
-def _list(folders: list[Path], base: Path, *, json: bool) -> None:
-    """Print a line for each of some runs; what cannot be read is told on standard error."""
+def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -> None:
+    """Print a line for each of some runs and studies; what cannot be read is told on standard error."""
     from palmette.errors import BadInput
     from palmette.runs import Result
+    from palmette.studies.study import Study
 
-    results = []
-    for folder in folders:
+    results, others = [], []
+    for folder in [*folders, *studies]:
         try:
-            results.append(Result(folder))
+            if folder in studies:
+                others.append(Study(folder).line())
+            else:
+                results.append(Result(folder))
         except BadInput as error:
             say(f"left out {folder}: {error}")
     if json:
-        print_json([result.line() for result in results])
+        print_json([*(result.line() for result in results), *others])
         return
     from rich.console import Console
 
-    from palmette.report.tables import runs_table
+    from palmette.report.tables import runs_table, studies_table
 
-    Console(highlight=False).print(runs_table(results, base))
+    screen = Console(highlight=False)
+    if results or not others:
+        screen.print(runs_table(results, base))
+    if others:
+        screen.print(studies_table(others, base))

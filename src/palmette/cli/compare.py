@@ -20,7 +20,7 @@ def compare(
     methods: Annotated[
         list[str],
         typer.Argument(
-            metavar="METHOD...",
+            metavar="METHOD",
             help="Algorithms, such as permfl or my_module:MyMethod; NAME=ALGO gives one a name; or folders of runs.",
         ),
     ],

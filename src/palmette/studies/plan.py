@@ -157,6 +157,11 @@ def is_study(folder: Path) -> bool:
     return (folder / STUDY).is_file()
 
 
+def studies_in(folder: Path) -> list[Path]:
+    """Return the folders of studies that lie in a folder."""
+    return sorted(path.parent for path in folder.glob(f"*/{STUDY}"))
+
+
 def _written(config: RunConfig) -> dict[str, Any]:
     values = tomllib.loads(config.to_toml())
     return {key: value for key, value in values.items() if key not in ("seed", "versions") and value != {}}

@@ -114,6 +114,13 @@ class Study:
         state = "finished" if self.finished else "not finished"
         return f"{head}\n  {done} runs, {state}; in {self.folder}"
 
+    def line(self) -> dict[str, Any]:
+        """Return what a list of runs and studies says about this one."""
+        swept = self.plan.kind == "sweep"
+        names = dict.fromkeys(arm.config.algorithm if swept else arm.name for arm in self.methods)
+        told = {"study": str(self.folder), "kind": self.plan.kind, "methods": list(names)}
+        return {**told, "seeds": list(self.plan.seeds), "finished": self.finished}
+
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     @property

@@ -151,7 +151,7 @@ class LiveTable(Blind):
             table.add_column(kind, justify="right", header_style=f"bold {model_style(kind)}")
         for name, row in self._rows.items():
             cells = [_mean([one.get(kind, math.nan) for one in row.last.values()]) for kind in kinds]
-            wrong = f" {row.wrong} wrong" if row.wrong else ""
+            wrong = f", {row.wrong} failed" if row.wrong else ""
             table.add_row(Text(name), f"{row.done}/{row.runs}{wrong}", Text(_now(row)), *cells)
         done, total = (sum(getattr(row, what) for row in self._rows.values()) for what in ("done", "runs"))
         last = Table.grid(padding=(0, 1))

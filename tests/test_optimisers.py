@@ -215,17 +215,17 @@ def test_a_program_may_keep_an_optimisers_memory_itself() -> None:
 
 def test_a_run_with_a_kept_optimiser_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     people = pm.make_population("digits", tree="2x2")
-    options: dict[str, Any] = {"settings": {"alpha": 0.002}, "local": {"name": "adam", "keep": True}}
+    options: dict[str, Any] = {"settings": {"alpha": 0.002}, "optimiser": {"name": "adam", "keep": True}}
     short = pm.run("permfl", people, "mclr", rounds=1, **options, out=tmp_path / "short")
     longer = pm.resume(short.folder, rounds=3)
     whole = pm.run("permfl", people, "mclr", rounds=3, **options, out=tmp_path / "whole")
     assert (longer.folder / "devices.safetensors").read_bytes() == (whole.folder / "devices.safetensors").read_bytes()
-    assert whole.config.local == Optimiser(name="adam", keep=True)
+    assert whole.config.optimiser == Optimiser(name="adam", keep=True)
     anew = pm.run(
         *("permfl", people, "mclr"),
         rounds=3,
         settings={"alpha": 0.002},
-        local=Optimiser(name="adam"),
+        optimiser=Optimiser(name="adam"),
         out=tmp_path / "anew",
     )
     assert (anew.folder / "devices.safetensors").read_bytes() != (whole.folder / "devices.safetensors").read_bytes()
@@ -234,22 +234,24 @@ def test_a_run_with_a_kept_optimiser_resumes_to_the_same_bytes(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("local", "told"),
     [
-        ({"name": "adamw"}, "local.name: should be 'sgd' or 'adam', not 'adamw'"),
-        ({"momentum": 1.0}, "local.momentum: should be less than 1, not 1.0"),
-        ({"clip": -1}, "local.clip: should be greater than 0, not -1"),
-        ({"momentun": 0.9}, "unknown setting 'local.momentun'; did you mean 'momentum'"),
+        ({"name": "adamw"}, "optimiser.name: should be 'sgd' or 'adam', not 'adamw'"),
+        ({"momentum": 1.0}, "optimiser.momentum: should be less than 1, not 1.0"),
+        ({"clip": -1}, "optimiser.clip: should be greater than 0, not -1"),
+        ({"momentun": 0.9}, "unknown setting 'optimiser.momentun'; did you mean 'momentum'"),
     ],
 )
 def test_wrong_optimisers_are_refused_in_a_line(local: dict[str, Any], told: str) -> None:
     with pytest.raises(BadInput) as refused:
-        pm.run("fedavg", population(), "mclr", rounds=1, local=local)
+        pm.run("fedavg", population(), "mclr", rounds=1, optimiser=local)
     assert told in str(refused.value)
 
 
 def test_bounds_of_plain_steps_are_not_told_of_others() -> None:
     people = population()
     task = make_task("mclr", people.shape, 3)
-    with pytest.raises(BadInput, match=r"alpha = 'auto' is the largest learning rate .* and local.\* asks for others"):
+    with pytest.raises(
+        BadInput, match=r"alpha = 'auto' is the largest learning rate .* and optimiser.\* asks for others"
+    ):
         pm.Simulation(pm.FedAvg(alpha="auto"), people, task, rounds=1, optimiser=Optimiser(momentum=0.5))
     told = [
         warnings_of(pm.Simulation(pm.FedAvg(alpha=100.0), people, task, rounds=1, optimiser=Optimiser(**local)))

@@ -154,7 +154,7 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
             device=made.engine.device,
             chunk=made.engine.chunk,
             held_out=made.engine.held_out,
-            optimiser=made.local,
+            optimiser=made.optimiser,
         )
 
     return [partial(simulation, made.seed + more) for more in range(seeds)]

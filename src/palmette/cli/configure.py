@@ -218,6 +218,6 @@ def _example(group: str) -> str:
     return {
         "participation": "devices=0.5",
         "engine": "backend=loop",
-        "local": "momentum=0.9",
+        "optimiser": "momentum=0.9",
         "settings": "alpha=0.1",
     }.get(group, "name=NAME")

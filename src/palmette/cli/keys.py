@@ -23,7 +23,7 @@ from palmette.tables.open import APART
 from palmette.task.models import MODELS
 
 TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "metrics")
-GROUPS = ("data", "model", "local", "participation", "engine", "settings")
+GROUPS = ("data", "model", "optimiser", "participation", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '
     'such as "50%" or 0.5, a number such as "5 devices" or 5, or "pass 5" for five at a time, each device once before any is '
@@ -72,7 +72,7 @@ def general_keys() -> list[Key]:
     """Return the keys of a run that belong to no algorithm, data set or model."""
     top = [key for key in _fields(RunConfig) if key.name in TOP]
     links = [Key(f"participation.{name}", "all", "text or number", sentence) for name, sentence in LINKS.items()]
-    return [*top, *links, *_fields(Optimiser, "local."), *_fields(EngineConfig, "engine.")]
+    return [*top, *links, *_fields(Optimiser, "optimiser."), *_fields(EngineConfig, "engine.")]
 
 
 def data_keys(source: str | None = None) -> list[Key]:

@@ -94,7 +94,7 @@ class Simulation:
         )
         if vars(algorithm).get("alpha") == "auto" and not self.learner.optimiser.plain:
             raise BadInput(
-                "alpha = 'auto' is the largest learning rate that is stable for plain gradient steps, and local.* asks for "
+                "alpha = 'auto' is the largest learning rate that is stable for plain gradient steps, and optimiser.* asks for "
                 "others; give alpha a number"
             )
         with one_thread_inside():

@@ -49,7 +49,7 @@ class LocalWork(Steps):
     ) -> Tensor:
         """Take gradient steps ``row -= lr * (gradient + pull * (row - centre) + extra(row))`` on every row.
 
-        The run's optimiser (`Optimiser`, ``local`` in a config) may make more of a step than this; it is plain by default.
+        The run's optimiser (`Optimiser`) may make more of a step than this; it is plain by default.
 
         Args:
             start: Rows to start from; they are not changed.

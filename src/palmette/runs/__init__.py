@@ -63,7 +63,7 @@ def run(
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
     metrics: str | Sequence[str] = (),
-    local: Optimiser | Mapping[str, Any] | None = None,
+    optimiser: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
@@ -88,7 +88,7 @@ def run(
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
         metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
-        local: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; see `Optimiser`. Plain gradient descent by default.
+        optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; see `Optimiser`. Plain gradient descent by default.
         threads: Chunks of devices that run at the same time; one per core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.
@@ -113,7 +113,7 @@ def run(
         "server": None if tree.labels[-1] is None else tree.labels[-1][0],
         "data": {"name": population.source},
         "model": {"name": task.name, **about(task)},
-        "local": local.model_dump() if isinstance(local, Optimiser) else {} if local is None else local,
+        "optimiser": optimiser.model_dump() if isinstance(optimiser, Optimiser) else optimiser or {},
         "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
@@ -399,7 +399,7 @@ def prepare(
         device=config.engine.device,
         chunk=config.engine.chunk,
         held_out=config.engine.held_out,
-        optimiser=config.local,
+        optimiser=config.optimiser,
         store=config.store(method, people, task, path),
     )
 

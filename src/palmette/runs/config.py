@@ -175,7 +175,7 @@ class RunConfig(_Part):
         server: Name of the server, where it has one of its own.
         data: Data: a data set and how its samples come to the devices.
         model: Model that is learned.
-        local: Optimiser of the devices' gradient steps.
+        optimiser: Optimiser of the devices' gradient steps.
         participation: Client sampling: who is asked in each exchange, by tier, as in ``devices = 0.5`` and ``teams = "all"``.
         loss: Failure rate: the probability that a node that was asked does not answer (not the loss function,
             which is model.loss).
@@ -197,7 +197,7 @@ class RunConfig(_Part):
     server: str | None = None
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
-    local: Optimiser = Optimiser()
+    optimiser: Optimiser = Optimiser()
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
@@ -298,7 +298,7 @@ class RunConfig(_Part):
     def store(self, method: Algorithm, population: Population, task: Task, folder: Path) -> Path | str:
         """Return where the devices' rows lie: ``"memory"`` or the run's folder."""
         tree = population.tree.flat() if method.flat else population.tree
-        work = keeps(task, self.local, self.dtype())
+        work = keeps(task, self.optimiser, self.dtype())
         rows = rules.stored(method, tree, 0, task.layout, task.initial(self.dtype()), work)
         kept = rows_bytes(tree.devices, rows)
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
@@ -331,8 +331,8 @@ class RunConfig(_Part):
     def to_toml(self) -> str:
         """Write the config as TOML; what is unset is left out."""
         values = self.model_dump()
-        if self.local == Optimiser():
-            del values["local"]  # plain gradient descent goes without saying
+        if self.optimiser == Optimiser():
+            del values["optimiser"]  # plain gradient descent goes without saying
         for name in ("parts", "freeze"):
             values["model"] = {key: value for key, value in values["model"].items() if key != name or value}
         return tomli_w.dumps(_plain(values))
@@ -428,7 +428,7 @@ def _known(where: str) -> dict[str, str]:
     """Return the keys of the part of a config that a dotted key belongs to, with their sentences."""
     kinds: dict[str, type[BaseModel]] = {
         **{"engine": EngineConfig, "data": DataConfig},
-        **{"model": ModelConfig, "local": Optimiser},
+        **{"model": ModelConfig, "optimiser": Optimiser},
     }
     return sentences(kinds.get(where.split(".")[0], RunConfig) if "." in where else RunConfig)
 

@@ -87,7 +87,7 @@ def refuse_absurd(
     if (seconds := _work(method, population, tree, task, links, counts).seconds) > _YEAR:
         raise BadInput(f"this run would take about {_years(seconds)} on one core; {_blame(counts)}")
     _refuse_memory(config, method, population, tree, task, counts)
-    initial, work = task.initial(config.dtype()), keeps(task, config.local, config.dtype())
+    initial, work = task.initial(config.dtype()), keeps(task, config.optimiser, config.dtype())
     kept = sum(
         rows_bytes(tree.size(tier), rules.stored(method, tree, tier, task.layout, initial, work))
         for tier in range(tree.tiers)

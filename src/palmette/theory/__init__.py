@@ -67,7 +67,7 @@ def _of_a_theorem(simulation: Simulation) -> Proven:
         raise BadInput(f"no theorem of {method.name} is known here; the algorithms with one are {known}")
     if simulation.learner.optimiser != Optimiser():
         raise BadInput(
-            f"the theorems of {method.name} are about plain gradient steps of one size; leave out the settings of local.*"
+            f"the theorems of {method.name} are about plain gradient steps of one size; leave out the settings of optimiser.*"
         )
     if tree.tiers != 3:
         raise BadInput(

@@ -88,7 +88,7 @@ def run(
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
         metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
-        optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; see `Optimiser`. Plain gradient descent by default.
+        optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
         threads: Chunks of devices that run at the same time; one per core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.

@@ -82,7 +82,7 @@ def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted
         device=config.engine.device,
         chunk=config.engine.chunk,
         held_out=config.engine.held_out,
-        optimiser=config.local,
+        optimiser=config.optimiser,
     )
     begun = _take_over(simulation, result)
     notes += begun.notes

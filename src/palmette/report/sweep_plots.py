@@ -60,7 +60,9 @@ def _heat(axes: Any, points: Sequence[Mapping[str, Any]], summary: Mapping[str, 
             place = ys.index(one["settings"][rows]), xs.index(one["settings"][columns])
             cells[place] = one["models"][kind]["mean"]
     lower = summary["better"] == "lower"
-    axes.imshow(cells, cmap="viridis_r" if lower else "viridis", aspect="auto")
+    flat = np.nanmax(cells) == np.nanmin(cells) if not np.isnan(cells).all() else True
+    # Where all points are alike, a light colour says so.
+    axes.imshow(cells, cmap="Greys" if flat else "viridis_r" if lower else "viridis", aspect="auto")
     if not np.isnan(cells).all():
         best = np.unravel_index(np.nanargmin(cells) if lower else np.nanargmax(cells), cells.shape)
         low, high = np.nanmin(cells), np.nanmax(cells)
@@ -113,7 +115,7 @@ def _light(axes: Any, summary: Mapping[str, Any]) -> None:
     axes.grid(alpha=0.25)
     axes.tick_params(labelsize=8.5)
     if is_share(summary["metric"]):
-        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 

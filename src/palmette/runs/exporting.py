@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from palmette.errors import BadInput, PalmetteError
 from palmette.population import Encoding
 from palmette.protocol import ModelKind
+from palmette.runs.folder import ROWS
 from palmette.runs.nodes import Chosen, Nodes
 from palmette.runs.result import Result, file_names
 from palmette.values import one_line
@@ -76,6 +77,11 @@ def about(result: Result, chosen: Chosen) -> dict[str, Any]:
 def _write(result: Result, chosen: Chosen, path: Path, format_: str, into: nn.Module | None) -> Path:
     if path.exists():
         raise BadInput(f"{path} is there already; choose another place or remove it first")
+    if chosen.kind == "PM" and (result.folder / ROWS).exists():
+        raise BadInput(
+            f"devices of {result.config.algorithm} predict in a way of its own from several rows of numbers, which is no module; "
+            f"use Result.predict in Python, or read {ROWS} in the run's folder"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     told = about(result, chosen)
     if format_ == "safetensors":

@@ -137,7 +137,7 @@ def test_what_predicts_is_saved_and_predicts_again(tmp_path: Path) -> None:
     assert right == pytest.approx(result.last("PM", node=name))
     plain = result.module("GM")
     assert torch.allclose(result.predict(x, "GM"), plain(x), atol=1e-6)
-    with pytest.raises(BadInput, match="devices of mixed predict in a way of its own from several rows"):
+    with pytest.raises(BadInput, match="devices of mixed predict in a way of its own, from several rows"):
         pm.export(result, tmp_path / "out", node=name)
     with pytest.raises(BadInput, match="mixed predicts in a way of its own, and a folder holds no code: give method="):
         result.predict(x, node=name)

@@ -22,7 +22,8 @@ import torch
 from palmette.engines.simulate import Simulation
 from palmette.population import Population
 from palmette.protocol import model_kind
-from palmette.studies.demo import CASES, CONTESTANTS, SEEDS, Case, Contestant, Trial, compete
+from palmette.studies.conduct import conduct
+from palmette.studies.demo import CASES, CONTESTANTS, SEEDS, Case, Contestant, comparisons, config_of, demo_plan
 
 CHOOSE_ON = (100, 101, 102)
 COMPARE_ON = tuple(range(200, 210))
@@ -51,10 +52,10 @@ def grid(case: Case, contestant: Contestant) -> Iterator[dict[str, Any]]:
             yield {"alpha": alpha}
 
 
-def accuracy(trial: Trial, settings: dict[str, Any], population: Population) -> float:
+def accuracy(case: Case, contestant: Contestant, seed: int, settings: dict[str, Any], population: Population) -> float:
     """Train and return the main model's accuracy on the samples that decide."""
-    generated = trial.case.data["name"] == "crowd"
-    config = trial.config(settings)
+    generated = case.data["name"] == "crowd"
+    config = config_of(case, contestant, settings).model_copy(update={"seed": seed})
     method, task = config.method(), config.task(population)
     held_out = 0.0 if generated else 0.25
     simulation = Simulation(method, population, task, rounds=config.rounds, seed=config.seed, held_out=held_out)
@@ -62,7 +63,7 @@ def accuracy(trial: Trial, settings: dict[str, Any], population: Population) -> 
         simulation.step()
     tree, everybody = simulation.tree, torch.arange(population.devices)
     kinds = ["PM", *(model_kind(tier, tree.top) for tier in range(1, tree.tiers))]
-    tier = kinds.index(trial.contestant.main)
+    tier = kinds.index(contestant.main)
     if tier == 0:
         rows, owner = simulation.device_models(everybody), everybody
     else:
@@ -75,12 +76,13 @@ def accuracy(trial: Trial, settings: dict[str, Any], population: Population) -> 
 def choose(cases: Sequence[Case]) -> None:
     """Print the settings with the best accuracy for every method, population by population."""
     for case in cases:
-        populations = {seed: Trial(case, CONTESTANTS[0], seed).config({}).population() for seed in CHOOSE_ON}
+        base = config_of(case, CONTESTANTS[0])
+        populations = {seed: base.model_copy(update={"seed": seed}).population() for seed in CHOOSE_ON}
         print(case.key, flush=True)
         for contestant in CONTESTANTS:
             tried = list(grid(case, contestant))
             found = [
-                np.mean([accuracy(Trial(case, contestant, seed), one, populations[seed]) for seed in CHOOSE_ON])
+                np.mean([accuracy(case, contestant, seed, one, populations[seed]) for seed in CHOOSE_ON])
                 for one in tried
             ]
             best = int(np.argmax(found))
@@ -91,7 +93,7 @@ def compare(folder: Path, cases: Sequence[Case]) -> None:
     """Print how the methods compare on seeds that were neither shown nor chosen on."""
     assert not set(COMPARE_ON) & {*CHOOSE_ON, *SEEDS}
     for case in cases:
-        (found,) = compete(folder, cases=[case], seeds=COMPARE_ON)
+        (found,) = comparisons(conduct(demo_plan([case], seeds=COMPARE_ON), folder / case.key))
         print(case.key, flush=True)
         for entry in found.entries:
             ahead = sum(a > b for a, b in zip(found.best.values, entry.values, strict=True))

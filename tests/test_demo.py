@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from palmette.cli.demo import run_demo
+from palmette.cli.demo import run_demo, show_demo
 from palmette.report.numbers import Comparison, Entry
 from palmette.runs import load
-from palmette.studies.demo import CASES, CONTESTANTS, SEEDS, STEPS, Case, Contestant, Trial
+from palmette.studies.demo import CASES, CONTESTANTS, SEEDS, STEPS, Case, Contestant, config_of
+from palmette.studies.study import Study
 
 pytestmark = pytest.mark.xdist_group("demo")
 QUICK = [Contestant("local", "Local training", "local", {"PM": "It is alone."})]
@@ -30,7 +31,7 @@ Shown = tuple[dict[str, Comparison], str, Path]
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     base = tmp_path_factory.mktemp("demo")
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    found = run_demo(base, seeds=SEEDS[:2], quiet=True, console=console)
+    found = run_demo(base, seeds=SEEDS[:2], quiet=True, jobs=1, console=console)
     assert isinstance(console.file, io.StringIO)
     return {case.key: one for case, one in zip(CASES, found, strict=True)}, console.file.getvalue(), base / "demo"
 
@@ -55,6 +56,15 @@ def test_every_device_takes_as_many_steps_with_every_method_and_on_the_same_samp
             assert result.timings["device_steps"] + 40 * tuning == 40 * STEPS, contestant.key
             samples.add((seed, str(result.config.data), str(result.config.tree), str(result.config.participation)))
     assert len(samples) == 2
+
+
+def test_the_demo_is_a_study_that_shows_itself_again(demo: Shown) -> None:
+    study, console = Study(demo[2]), Console(file=io.StringIO(), width=80, highlight=False)
+    assert study.finished
+    assert study.plan.kind == "demo"
+    show_demo(study, console=console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue() == demo[1]
 
 
 def test_where_all_are_alike_one_model_is_best(demo: Shown) -> None:
@@ -110,7 +120,7 @@ def test_the_demo_ends_with_a_plot_and_where_everything_is(demo: Shown) -> None:
 def test_the_demo_can_be_read_at_any_width(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     console = Console(file=io.StringIO(), width=width, highlight=False)
-    run_demo(Path("runs"), contestants=QUICK, seeds=(0, 1), quiet=True, console=console)
+    run_demo(Path("runs"), contestants=QUICK, seeds=(0, 1), quiet=True, jobs=1, console=console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
@@ -121,7 +131,13 @@ def test_the_demo_can_be_read_at_any_width(width: int, tmp_path: Path, monkeypat
 def test_a_second_demo_takes_a_folder_of_its_own(tmp_path: Path) -> None:
     for _ in range(2):
         run_demo(
-            tmp_path, cases=CASES[:1], contestants=QUICK, seeds=(0,), quiet=True, console=Console(file=io.StringIO())
+            tmp_path,
+            cases=CASES[:1],
+            contestants=QUICK,
+            seeds=(0,),
+            quiet=True,
+            jobs=1,
+            console=Console(file=io.StringIO()),
         )
     assert {path.name for path in tmp_path.iterdir()} == {"demo", "demo-2"}
 
@@ -129,7 +145,7 @@ def test_a_second_demo_takes_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_settings_that_do_not_come_to_the_steps_are_refused() -> None:
     hierfavg = next(one for one in CONTESTANTS if one.key == "hierfavg")
     with pytest.raises(AssertionError, match="does not come to"):
-        Trial(CASES[0], hierfavg, 0).config({"team_steps": 7})
+        config_of(CASES[0], hierfavg, {"team_steps": 7})
 
 
 # -- as a process ----------------------------------------------------------------------------------------------------------
@@ -145,14 +161,14 @@ def test_ctrl_c_stops_the_demo_at_once_and_says_what_is_kept(tmp_path: Path) -> 
     assert process.stdout is not None
     assert process.stderr is not None
     assert "population" in process.stdout.readline()  # told before anything is loaded
-    assert process.stderr.readline().startswith("1/4 all alike")
+    assert process.stderr.readline().startswith("1/96 alike/local, seed 0: PM ")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     last = errors.splitlines()[-1]
-    assert last.startswith("palmette: the demo was stopped in run ")
-    assert "kept in runs/demo" in last
+    assert last.startswith("palmette: the demo was stopped with ")
+    assert last.endswith("go on with: palmette resume runs/demo")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from palmette.cli.app import app
-from palmette.runs import load
+from palmette.studies.study import Study
 
 ROOT = Path(__file__).parent.parent
 GUIDE, OWN = "docs/writing-an-algorithm.md", "team_prox"
@@ -94,8 +94,8 @@ def test_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert words[0].removeprefix(".venv/bin/") == "palmette"
         run_command(words[1:], in_a_process=first)
         first = False
-        if "runs/third" in words:  # before a later command adds rounds to one of the runs
-            check_the_numbers_told(tmp_path / "runs")
+        if "runs/compared" in words:  # before a later command adds rounds to one of the runs
+            check_the_numbers_told(Study(tmp_path / "runs/compared"))
             checked = True
     sys.modules.pop(OWN, None)
     assert not first
@@ -113,10 +113,10 @@ def run_command(words: list[str], *, in_a_process: bool) -> None:
     assert result.stdout.strip()
 
 
-def check_the_numbers_told(folder: Path) -> None:
-    runs = [load(path) for path in sorted(folder.iterdir())]
+def check_the_numbers_told(study: Study) -> None:
+    runs = [result for _, _, result in study.results()]
     assert [run.config.algorithm for run in runs] == ["permfl", "fedavg", "local"]
-    assert len({run.timings["device_steps"] for run in runs}) == 1  # compared fairly
+    assert len({one["steps_per_device"] for one in study.summary()["methods"]}) == 1  # compared fairly
     told = expected()
     assert set(told) == {run.config.algorithm for run in runs}
     for run in runs:

@@ -50,6 +50,9 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
+    from palmette.studies.compare import compare as compare
+    from palmette.studies.study import Study as Study
+    from palmette.studies.sweep import sweep as sweep
     from palmette.tables import check_table as check_table
     from palmette.tables import read_dataset as read_dataset
     from palmette.tables import read_folders as read_folders
@@ -72,6 +75,9 @@ _HOMES = {
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
     "runs": "Result adapt export load predict rerun resume run",
+    "studies.compare": "compare",
+    "studies.study": "Study",
+    "studies.sweep": "sweep",
     "tables": "check_table read_dataset read_folders read_table",
     "task": "Task make_task",
     "tree": "Tree",

@@ -26,7 +26,7 @@ from torch import Tensor
 from palmette.blocks import mixing
 from palmette.blocks.katyusha import katyusha
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
-from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
 
@@ -53,6 +53,7 @@ class AL2SGD(Algorithm):
     name: ClassVar[str] = "al2sgd"
     paper: ClassVar[str] = mixing.PAPER
     tiers: ClassVar[tuple[int, ...] | None] = (3,)
+    search: ClassVar[Mapping[str, Between]] = {"lam": Between(0.01, 1.0), "gamma": Between(0.0003, 0.1)}
     by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1}
 
     lam: Positive | dict[str, Positive] = 0.1

@@ -8,12 +8,13 @@ Networks from Decentralized Data, AISTATS 2017.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
-from palmette.protocol.settings import BatchSize, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, Rate, settings
 
 
 @settings
@@ -31,6 +32,7 @@ class FedAvg(Algorithm):
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks (AISTATS 2017)"
     flat: ClassVar[bool] = True
+    search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "tune_steps": Between(5, 80, whole=True)}
 
     local_steps: Count = 20
     alpha: Rate = 0.05

@@ -36,13 +36,15 @@ from palmette.blocks.server_optimisers import FedAdam, Form
 from palmette.learner import Epochs
 from palmette.links.participation import Participation
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State, inverse
-from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 
 PUBLISHED = {
     **{"passes": 20, "group_passes": 10, "clients": 100, "local_epochs": 1, "alpha": 1.0, "batch_size": 8},
     **{"server_lr": 0.001, "group_lr": 0.001, "tune_epochs": 5, "weight_decay": 1e-5},
 }
+
+_WITHOUT_GROUPS = {"alpha": Between(0.01, 1.0), "server_lr": Between(0.001, 0.1)}
 
 
 @settings
@@ -70,6 +72,7 @@ class Staged(Algorithm):
     tiers: ClassVar[tuple[int, ...]] = (3,)
     held_out: ClassVar[float] = 0.25  # of all four, so that what they have in common is the same training
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
+    search: ClassVar[Mapping[str, Between]] = {**_WITHOUT_GROUPS, "group_lr": Between(0.001, 0.1)}
     grouped: ClassVar[bool]
     personal: ClassVar[bool]
 
@@ -238,6 +241,7 @@ class FL(Staged):
     """Federated learning with Adam at the server; every client uses the global model."""
 
     name: ClassVar[str] = "fl"
+    search: ClassVar[Mapping[str, Between]] = _WITHOUT_GROUPS
     grouped: ClassVar[bool] = False
     personal: ClassVar[bool] = False
 
@@ -247,6 +251,7 @@ class PerFL(Staged):
     """Federated learning with Adam at the server, then local epochs on every client."""
 
     name: ClassVar[str] = "perfl"
+    search: ClassVar[Mapping[str, Between]] = _WITHOUT_GROUPS
     grouped: ClassVar[bool] = False
     personal: ClassVar[bool] = True
 

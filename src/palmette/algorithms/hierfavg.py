@@ -11,6 +11,7 @@ Lumin Liu, Jun Zhang, S. H. Song, Khaled B. Letaief: Client-Edge-Cloud Hierarchi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State, inverse
-from palmette.protocol.settings import BatchSize, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, Rate, settings
 from palmette.tree import Tree
 
 
@@ -40,6 +41,7 @@ class HierFAVG(Algorithm):
 
     name: ClassVar[str] = "hierfavg"
     paper: ClassVar[str] = "Liu, Zhang, Song, Letaief: Client-Edge-Cloud Hierarchical Federated Learning (ICC 2020)"
+    search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "tune_steps": Between(5, 80, whole=True)}
 
     local_steps: Count = 20
     team_steps: Count | tuple[Count, ...] = 10

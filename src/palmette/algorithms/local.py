@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State, inverse
-from palmette.protocol.settings import BatchSize, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, Rate, settings
 
 
 @settings
@@ -23,6 +24,7 @@ class Local(Algorithm):
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "The baseline that every paper compares with"
     flat: ClassVar[bool] = True
+    search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0)}
 
     local_steps: Count = 20
     alpha: Rate = 0.05

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, inverse
-from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 from palmette.tree.segments import segment_mean
 
@@ -52,6 +52,11 @@ class MoreauTree(Algorithm):
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
+    search: ClassVar[Mapping[str, Between]] = {
+        "alpha": Between(0.01, 1.0),
+        "lam": Between(0.01, 1.0),
+        "gamma": Between(0.0003, 0.1),
+    }
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0, "eta": 1}
     reduce: ClassVar[Reduce]
 

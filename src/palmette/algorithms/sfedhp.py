@@ -31,7 +31,7 @@ from palmette.blocks import logcosh
 from palmette.blocks.nesterov import Nesterov, momentum
 from palmette.links.sparse import Sparse, density, plain, published_bytes
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
-from palmette.protocol.settings import BatchSize, Count, NonNegative, Positive, settings
+from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
 
 # Figures 2 to 5 of the paper; beta = 1, all edges aggregated.
 PUBLISHED = {"team_steps": 20, "local_steps": 5, "alpha": 0.05, "eta": 0.05, "beta": 1.0, "lam_1": 25.0, "lam_2": 25.0}
@@ -70,6 +70,12 @@ class SFedHP(Algorithm):
     paper: ClassVar[str] = "Liu, Wang, Shao, Li: Sparse Federated Learning with Hierarchical Personalization Models"
     tiers: ClassVar[tuple[int, ...]] = (3,)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {**PUBLISHED, **PUBLISHED_SPARSITY}}
+    search: ClassVar[Mapping[str, Between]] = {
+        "alpha": Between(0.005, 0.2),
+        "eta": Between(0.005, 0.1),
+        "lam_1": Between(2.0, 50.0),
+        "lam_2": Between(2.0, 50.0),
+    }
 
     team_steps: Count = 20
     local_steps: Count = 5

@@ -12,10 +12,12 @@ import typer
 from palmette.cli import options
 from palmette.cli.bench import bench
 from palmette.cli.check import check
+from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
 from palmette.cli.out import adapt, export, predict
 from palmette.cli.reproduce import reproduce
+from palmette.cli.sweep import sweep
 from palmette.cli.verify import verify
 
 if TYPE_CHECKING:
@@ -121,7 +123,7 @@ def run(
 
 @app.command()
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the run or the study.")],
     rounds: Annotated[
         int | None, typer.Option(metavar="T", help="Extend the run to T rounds in total; it may be finished.")
     ] = None,
@@ -138,9 +140,18 @@ def resume(
     """
     with one_line_errors():
         from palmette.cli.progress import follow
+        from palmette.errors import BadInput
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
+        from palmette.studies.plan import is_study
 
+        if is_study(folder):
+            from palmette.cli.studying import continued
+
+            if rounds is not None:
+                raise BadInput("--rounds is for a single run; a study gets more rounds only in a new folder")
+            continued(folder, json=json, quiet=quiet)
+            return
         if Folder.open(folder).finished and rounds is None:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
         work = partial(go_on, folder, rounds=rounds, progress=False)
@@ -150,7 +161,7 @@ def resume(
 
 @app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, or a folder of such folders.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a study, or a folder of runs.")],
     json: options.Json = False,
 ) -> None:
     """Show the results of a run, team by team, or list the runs in a folder.
@@ -162,9 +173,16 @@ def show(
     with one_line_errors():
         from palmette.runs import Result
         from palmette.runs.folder import CONFIG, runs_in
+        from palmette.studies.plan import is_study, studies_in
 
-        if not (folder / CONFIG).exists() and (found := runs_in(folder)):
-            _list(found, folder, json=json)
+        if is_study(folder):
+            from palmette.cli.studying import Outputs, presented
+            from palmette.studies.study import Study
+
+            presented(Study(folder), Outputs(), json=json)
+        elif not (folder / CONFIG).exists() and ((found := runs_in(folder)) or studies_in(folder)):
+            own = [path for path in found if not is_study(path.parent)]  # others belong to a study
+            _list(own, studies_in(folder), folder, json=json)
         else:
             _show(Result(folder), json=json, teams=True)
 
@@ -217,7 +235,9 @@ def demo(quiet: options.Quiet = False) -> None:
 
 app.command()(bench)
 app.command()(check)
+app.command()(compare)
 app.command()(reproduce)
+app.command()(sweep)
 app.command()(verify)
 app.command()(predict)
 app.command()(adapt)
@@ -237,22 +257,30 @@ def _show(result: Result, *, json: bool, teams: bool = False) -> None:
     Console(highlight=False).print(run_report(result, teams=teams))
 
 
-def _list(folders: list[Path], base: Path, *, json: bool) -> None:
-    """Print a line for each of some runs; what cannot be read is told on standard error."""
+def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -> None:
+    """Print a line for each of some runs and studies; what cannot be read is told on standard error."""
     from palmette.errors import BadInput
     from palmette.runs import Result
+    from palmette.studies.study import Study
 
-    results = []
-    for folder in folders:
+    results, others = [], []
+    for folder in [*folders, *studies]:
         try:
-            results.append(Result(folder))
+            if folder in studies:
+                others.append(Study(folder).line())
+            else:
+                results.append(Result(folder))
         except BadInput as error:
             say(f"left out {folder}: {error}")
     if json:
-        print_json([result.line() for result in results])
+        print_json([*(result.line() for result in results), *others])
         return
     from rich.console import Console
 
-    from palmette.report.tables import runs_table
+    from palmette.report.tables import runs_table, studies_table
 
-    Console(highlight=False).print(runs_table(results, base))
+    screen = Console(highlight=False)
+    if results or not others:
+        screen.print(runs_table(results, base))
+    if others:
+        screen.print(studies_table(others, base))

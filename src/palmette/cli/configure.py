@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +25,12 @@ from palmette.values import one_line, shown
 
 
 def configure(
-    algorithm: str | None, *, file: Path | None, options: Mapping[str, Any], assignments: Sequence[str]
+    algorithm: str | None,
+    *,
+    file: Path | None,
+    options: Mapping[str, Any],
+    assignments: Sequence[str],
+    base: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Make the config of a run: the file's values, then the options, then ``--set``.
 
@@ -33,8 +39,9 @@ def configure(
         file: A config file.
         options: Values by dotted key; those that are ``None`` were not given.
         assignments: ``key=value`` texts.
+        base: Values to begin with where there is no file.
     """
-    values: dict[str, Any] = read_config(file) if file is not None else {}
+    values: dict[str, Any] = read_config(file) if file is not None else copy.deepcopy(dict(base or {}))
     problems: list[str] = []
     values["algorithm"] = _algorithm(algorithm, values, file)
     wanted = {key: value for key, value in options.items() if value is not None}
@@ -116,7 +123,7 @@ def _assign(values: dict[str, Any], text: str, problems: list[str]) -> None:
         problems.append(f"{key} is a group of settings; set one of them, as in --set {key}.{_example(key)}")
     elif len(path) > 1 or key in TOP:
         _put(values, path, literal(value.strip()), problems)
-    elif not _is_known(values["algorithm"]) or key in (known := _known(values)):
+    elif not is_known(values["algorithm"]) or key in (known := _known(values)):
         _put(values, ["settings", key], literal(value.strip()), problems)
     else:
         problems.append(f"unknown setting {key!r}{suggestion(key, known)}")
@@ -191,7 +198,7 @@ def _unusable_device(values: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _is_known(algorithm: str) -> bool:
+def is_known(algorithm: str) -> bool:
     """Tell whether there is such an algorithm; `make_config` says what is wrong with another."""
     try:
         kind_of(algorithm)
@@ -204,7 +211,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, str]:
     """Return every key that ``--set`` takes, with its sentence."""
     model = values.get("model", {})
     name = str(model.get("name", "mclr")) if isinstance(model, dict) else ""
-    return known_keys(values["algorithm"] if _is_known(values["algorithm"]) else None, name)
+    return known_keys(values["algorithm"] if is_known(values["algorithm"]) else None, name)
 
 
 def _example(group: str) -> str:

@@ -52,3 +52,59 @@ Set = Annotated[
 Config = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Read settings from this file, such as a run's config.toml.")
 ]
+
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Give every method N gradient steps on each device, fine-tuning counted; this decides the rounds.",
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Repeat everything with N seeds; --set seed=S names the first. [dim](default: 3)[/dim]"
+    ),
+]
+SetMethod = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set one value: alpha=0.1 for all methods that have it, permfl.alpha=0.1 for one. Can be repeated.",
+    ),
+]
+Tune = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Try N settings of every method, the given ones among them, on validation samples. Needs Optuna.",
+    ),
+]
+TuneOne = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Try N settings that Optuna chooses, in place of the whole grid. Without --grid it searches what the algorithm "
+        "declares.",
+    ),
+]
+By = Annotated[
+    str,
+    typer.Option(metavar="KIND", help="The models that settings are chosen by: PM, TM or GM."),
+]
+StudyOut = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="The study's folder; one that holds it goes on. [dim](default: a new one in runs/)[/dim]"
+    ),
+]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Runs at the same time. [dim](default: one per core)[/dim]")
+]
+Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as CSV.")]
+Latex = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as LaTeX.")]
+Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the results (.png, .pdf or .svg).")]

@@ -14,6 +14,7 @@ from palmette.errors import BadInput, ProtocolError
 from palmette.learner import Batch
 from palmette.protocol.messages import Replies
 from palmette.protocol.node import Device, ModelKind, Node, State
+from palmette.protocol.settings import Between
 from palmette.tree import Tree
 
 
@@ -42,6 +43,8 @@ class Algorithm(ABC):
         presets: Named sets of settings.
         parts: Parts of a model that it treats differently, each with the pattern that is taken where the user names none, as in
             ``{"head": "last(1)"}``.
+        search: Settings that tuning looks for (``palmette compare --tune``), each with the values it tries; where none are
+            declared, every number above zero from a tenth to ten times its default.
         by_name: Settings that may be mappings of node names, and the tier the names are of.
         batch_size: Samples per gradient step.
     """
@@ -53,6 +56,7 @@ class Algorithm(ABC):
     held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     parts: ClassVar[Mapping[str, str]] = {}
+    search: ClassVar[Mapping[str, Between]] = {}
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0}
     batch_size: int | Literal["full"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Annotated, Any, Literal, TypeVar, cast, dataclass_transform
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -30,6 +30,21 @@ Count = Annotated[int, Field(ge=1), NUMBER]
 Rate = Literal["auto"] | Positive | dict[str, Positive]
 """A device's step size: a number, one per device by name, or the largest that theory allows."""
 BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]
+
+
+class Between(NamedTuple):
+    """The values of a setting that tuning tries, drawn evenly on a logarithmic scale.
+
+    Attributes:
+        low: The smallest.
+        high: The largest.
+        whole: Whether they are whole numbers.
+    """
+
+    low: float
+    high: float
+    whole: bool = False
+
 
 CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 

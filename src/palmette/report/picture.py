@@ -11,7 +11,7 @@ from palmette.errors import PalmetteError
 
 
 def save(figure: Figure, path: Path, *, hint: str = "") -> Path:
-    """Write a figure as PNG and return where.
+    """Write a figure as PNG, or as PDF or SVG where the file is named so, and return where.
 
     Args:
         figure: What was drawn.
@@ -20,7 +20,8 @@ def save(figure: Figure, path: Path, *, hint: str = "") -> Path:
     """
     part = path.with_name(f".{path.name}.part")
     try:
-        figure.savefig(part, format="png")
+        kind = path.suffix.lower().removeprefix(".")
+        figure.savefig(part, format=kind if kind in ("pdf", "svg") else "png")
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)

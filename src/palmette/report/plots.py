@@ -44,8 +44,7 @@ def plot_comparisons(comparisons: Sequence[Comparison], path: Path, title: str) 
     panels[0].set_ylim(len(entries) - 0.4, -0.6)
     kinds = sorted({entry.kind for entry in entries}, key=lambda kind: (kind == "GM", kind != "PM", kind))
     shapes: list[Any] = [
-        Line2D([], [], color=_colour(kind), marker=_MARKERS.get(kind, "D"), linestyle="", label=_words(kind))
-        for kind in kinds
+        Line2D([], [], color=colour(kind), marker=marker(kind), linestyle="", label=words_of(kind)) for kind in kinds
     ]
     shapes.append(Patch(color=_BEST, alpha=0.35, label="the best, and all that are not clearly worse"))
     figure.legend(handles=shapes, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
@@ -56,14 +55,14 @@ def _panel(axes: Any, comparison: Comparison) -> None:
     """Draw one population; a shaded line is the best or not clearly worse."""
     level = comparison.level
     for line, entry in enumerate(comparison.entries):
-        colour = _colour(entry.kind)
+        ink = colour(entry.kind)
         if entry in level:
             axes.axhspan(line - 0.46, line + 0.46, color=_BEST, alpha=0.35, linewidth=0)
         axes.scatter(
-            entry.values, [line] * len(entry.values), s=22, color=colour, marker=_MARKERS.get(entry.kind, "D"), alpha=0.5,
+            entry.values, [line] * len(entry.values), s=22, color=ink, marker=marker(entry.kind), alpha=0.5,
             linewidths=0,
         )  # fmt: skip
-        axes.vlines(entry.mean, line - 0.34, line + 0.34, color=colour, linewidth=2.4)
+        axes.vlines(entry.mean, line - 0.34, line + 0.34, color=ink, linewidth=2.4)
         axes.text(
             1.02, line, f"{100 * entry.mean:.1f}", transform=axes.get_yaxis_transform(), va="center", fontsize=9,
             fontweight="bold" if entry in level else "normal",
@@ -82,9 +81,16 @@ def _name(entry: Entry) -> str:
     return f"{entry.label.strip()}  {entry.kind}" if entry.label else entry.kind
 
 
-def _words(kind: str) -> str:
+def words_of(kind: str) -> str:
+    """Say what a kind of model is, for a legend."""
     return _WORDS.get(kind) or f"{kind}: models of tier {kind[2:]}"
 
 
-def _colour(kind: str) -> str:
+def marker(kind: str) -> str:
+    """Return the shape that stands for a kind of model."""
+    return _MARKERS.get(kind, "D")
+
+
+def colour(kind: str) -> str:
+    """Return the colour of a kind of model."""
     return _COLOURS.get(kind, "#CC79A7")

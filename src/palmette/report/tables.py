@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,28 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
     notes = ["PM, TM, GM: test accuracy of the devices' own models, of their teams' models and of the global model"]
     notes += ["*: the loss, where there is no accuracy"] if any(result.lead == "loss" for result in results) else []
     return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def studies_table(studies: Sequence[Mapping[str, Any]], base: Path) -> Table:
+    """Show several studies, a line each.
+
+    Args:
+        studies: What a list says about each.
+        base: The folder they are in.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("study", overflow="fold", min_width=4)
+    table.add_column("methods", overflow="fold", min_width=8)
+    for name in ("seeds", "state"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in studies:
+        names = one["methods"] if one["kind"] != "demo" else ["the demo"]
+        methods = f"{', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''}"
+        what = f"{one['kind']}: {methods}" if one["kind"] != "demo" else methods
+        state = "finished" if one["finished"] else "not finished"
+        name = str(Path(one["study"]).relative_to(base))
+        table.add_row(Text(name), Text(what), str(len(one["seeds"])), state)
+    return table
 
 
 def _score(result: Result, kind: ModelKind) -> str:

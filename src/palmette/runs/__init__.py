@@ -182,7 +182,7 @@ def execute(
     with claimed(place, Path("runs"), f"{config.label}-{config.data.label}") as path:
         people = config.population() if population is None else _check_population(population)
         config = config.on(people, check_method(method or config.method()))
-        simulation = _simulation(config, method, people, task, threads, path)
+        simulation = prepare(config, method, people, task, threads, path)
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
         _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made
@@ -230,7 +230,7 @@ def resume(
     with _eyes(config.algorithm, observer, progress) as eyes:
         files.lock()
         try:
-            simulation = _simulation(config, method, population, model, threads, files.path)
+            simulation = prepare(config, method, population, model, threads, files.path)
         except BaseException:
             files.unlock()
             raise
@@ -358,14 +358,24 @@ def _task(
     return make_task(model, population.shape, population.classes, seed=seed, **(about or {}))
 
 
-def _simulation(
+def prepare(
     config: RunConfig,
-    method: Algorithm | None,
-    population: Population | None,
-    model: nn.Module | Task | None,
-    threads: int | None,
-    path: Path,
+    method: Algorithm | None = None,
+    population: Population | None = None,
+    model: nn.Module | Task | None = None,
+    threads: int | None = None,
+    path: Path = Path(),
 ) -> Simulation:
+    """Make the simulation of a config, which refuses all that could not be run, without a folder.
+
+    Args:
+        config: The run's config.
+        method: The algorithm, where it is an object.
+        population: The samples, where they are there already.
+        model: The module or task, where it is an object.
+        threads: Chunks of devices that run at the same time.
+        path: The folder that the run would have.
+    """
     people = config.population() if population is None else _check_population(population)
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model

@@ -24,6 +24,7 @@ from palmette.learner import Optimiser
 from palmette.learner.learner import keeps
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
+from palmette.population.validation import for_choosing
 from palmette.protocol import Algorithm
 from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.protocol.settings import NUMBER, Count
@@ -56,6 +57,8 @@ class DataConfig(_Part):
         folder: Folder with the files of data sets; by default the one that the environment variable
             PALMETTE_DATA names, or the user's cache folder.
         seed: Random seed of the partition, the teams and the split; by default the run's.
+        validation: Validation share, for choosing settings: each device is tested on this part of its training samples, which
+            it does not train on, and its test samples are left out.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
@@ -63,6 +66,7 @@ class DataConfig(_Part):
     name: str = "digits"
     folder: str | None = None
     seed: Seed | None = None
+    validation: float | None = Field(None, gt=0, lt=1)
 
     @property
     def own(self) -> bool:
@@ -221,12 +225,14 @@ class RunConfig(_Part):
     def population(self) -> Population:
         """Make the population."""
         self._refuse("data", "population=the population")
-        known = {"name", "seed"}
+        known = {"name", "seed", "validation"}
         options = {name: value for name, value in self.data if name not in known and value is not None}
         seed = self.seed if self.data.seed is None else self.data.seed
         if self.data.own:
-            return open_data(self.data.name, seed=seed, **options)
-        return make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+            made = open_data(self.data.name, seed=seed, **options)
+        else:
+            made = make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+        return made if self.data.validation is None else for_choosing(made, self.data.validation)
 
     def on(self, population: Population, method: Algorithm) -> RunConfig:
         """Return the config with what only the data can say: of a user's own data, the tree and what follows from it."""

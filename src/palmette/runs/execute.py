@@ -269,7 +269,9 @@ class Execution:
         keep = self._config.engine.keep_state
         if keep:
             self._checkpoint()
+        before = simulation.adapt_steps
         save_models(simulation, self._config.model.name, folder)
+        adapted = simulation.adapt_steps - before  # what making every device's own model takes, once
         if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
             folder.write_json(OUTLINE, outline)
         if (encoding := simulation.population.encoding) is not None:
@@ -279,6 +281,7 @@ class Execution:
         folder.write_table(TRAFFIC, pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()}))
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
+        steps |= {"adapt_steps": adapted}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._metrics.table())
         folder.close(keep_state=keep)

@@ -20,6 +20,7 @@ import torch
 
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.population import Population
 from palmette.runs.config import RunConfig
 from palmette.runs.digests import described, digest_of
 from palmette.runs.files import digest
@@ -82,16 +83,10 @@ class Fingerprint:
 
 def fingerprint(simulation: Simulation, config: RunConfig) -> Fingerprint:
     """Look at all that decides a run: every sample and label, the split, the tree, the objects and the settings."""
-    population, task = simulation.population, simulation.task
-    tree, module = population.tree, simulation.task.module
+    task, module = simulation.task, simulation.task.module
     named = [f"{name} {tensor.dtype}" for name, tensor in module.named_parameters()]
     parts = {
-        "samples": digest_of(population.x, repr(population.affine)),
-        "labels": digest_of(population.y, repr(population.classes)),
-        "split": digest_of(
-            population.start, population.train, *([] if population.unseen is None else [population.unseen])
-        ),
-        "tree": digest_of(*map(torch.from_numpy, tree.parents), json.dumps(tree.labels)),
+        **of_population(simulation.population),
         "algorithm": digest_of(described(type(simulation.algorithm))),
         "model": digest_of(described(module)),
         "weights": digest_of(*named, *(tensor.detach() for tensor in module.parameters())),
@@ -99,6 +94,19 @@ def fingerprint(simulation: Simulation, config: RunConfig) -> Fingerprint:
         "metrics": digest_of(described(task.metrics)),
     }
     return Fingerprint(parts, _settings(simulation, config), environment())
+
+
+def of_population(population: Population) -> dict[str, str]:
+    """Return the digests of the parts that are the population: the samples, the labels, the split and the tree."""
+    tree = population.tree
+    return {
+        "samples": digest_of(population.x, repr(population.affine)),
+        "labels": digest_of(population.y, repr(population.classes)),
+        "split": digest_of(
+            population.start, population.train, *([] if population.unseen is None else [population.unseen])
+        ),
+        "tree": digest_of(*map(torch.from_numpy, tree.parents), json.dumps(tree.labels)),
+    }
 
 
 def kept_in(folder: Folder) -> Fingerprint:

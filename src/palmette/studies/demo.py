@@ -1,21 +1,21 @@
 """The demo's study: the same methods on four small populations, each device taking as many gradient steps with each of them.
 
 Which method is best depends on how much devices and teams have in common, and on how many samples a device has. The populations
-are chosen so that one sees it: on each of them other methods come first. `CASES` and `CONTESTANTS` say who meets whom, and a
-`Trial` is one run.
+are chosen so that one sees it: on each of them other methods come first. `CASES` and `CONTESTANTS` say who meets whom,
+`demo_plan` makes a study of them, and `comparisons` reads what came out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from palmette.population import Population
 from palmette.protocol import ModelKind
 from palmette.report.numbers import Comparison, Method
-from palmette.runs import Observer, Result, RunConfig, execute, make_config
+from palmette.runs import RunConfig, make_config
+from palmette.studies.plan import Arm, Plan
+from palmette.studies.study import Study
 
 STEPS = 400  # gradient steps of every device with every method, fine-tuning counted
 LOCAL_STEPS = 10  # of them between two exchanges
@@ -170,59 +170,56 @@ CASES = (
 )
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One run of the study: a method on a population with a seed."""
+def config_of(case: Case, contestant: Contestant, settings: Mapping[str, Any] | None = None) -> RunConfig:
+    """Return the config of a method on a population; its rounds are as many as the steps allow.
 
-    case: Case
-    contestant: Contestant
-    seed: int
-
-    def config(self, settings: Mapping[str, Any] | None = None) -> RunConfig:
-        """Return the run's config; its rounds are as many as the steps allow.
-
-        Args:
-            settings: Other settings than those chosen.
-        """
-        chosen = self.case.chosen[self.contestant.key] if settings is None else settings
-        own = {"local_steps": LOCAL_STEPS, **self.contestant.settings, **chosen}
-        tuning = own["tune_steps"] if self.contestant.tuned else 0
-        rounds, rest = divmod(STEPS - tuning, LOCAL_STEPS * own.get("team_steps", 1))
-        assert rest == 0, f"{self.contestant.key} on {self.case.key}: {own} does not come to {STEPS} steps"
-        values = {"algorithm": self.contestant.algorithm, "settings": own, "rounds": rounds, "seed": self.seed}
-        return make_config({**values, "tree": TREE, "data": dict(self.case.data), "evaluate_every": rounds})
-
-    def run(self, folder: Path, population: Population, observer: Observer | None = None) -> Result:
-        """Run it in a folder under the study's."""
-        path = folder / self.case.key / f"{self.contestant.key}-{self.seed}"
-        return execute(self.config(), path, population=population, observer=observer)
+    Args:
+        case: The population.
+        contestant: The method.
+        settings: Other settings than those chosen.
+    """
+    chosen = case.chosen[contestant.key] if settings is None else settings
+    own = {"local_steps": LOCAL_STEPS, **contestant.settings, **chosen}
+    tuning = own["tune_steps"] if contestant.tuned else 0
+    rounds, rest = divmod(STEPS - tuning, LOCAL_STEPS * own.get("team_steps", 1))
+    assert rest == 0, f"{contestant.key} on {case.key}: {own} does not come to {STEPS} steps"
+    values = {"algorithm": contestant.algorithm, "settings": own, "rounds": rounds}
+    return make_config({**values, "tree": TREE, "data": dict(case.data), "evaluate_every": rounds})
 
 
-def compete(
-    folder: Path,
-    *,
+def demo_plan(
     cases: Sequence[Case] = CASES,
     contestants: Sequence[Contestant] = CONTESTANTS,
     seeds: Sequence[int] = SEEDS,
-    watch: Callable[[Trial], Observer | None] = lambda trial: None,
-) -> list[Comparison]:
-    """Run every method on every population with every seed, on the same samples, and return how they compare.
+) -> Plan:
+    """Return the study: every method on every population with every seed, on the same samples.
 
     Args:
-        folder: Where the runs are kept: ``CASE/METHOD-SEED``.
         cases: The populations.
         contestants: The methods.
         seeds: The seeds; each is another draw of the population and of all else.
-        watch: Called before every run; what it returns observes the run.
     """
-    comparisons = []
-    for case in cases:
-        results: dict[str, list[Result]] = {contestant.key: [] for contestant in contestants}
-        for seed in seeds:
-            population = Trial(case, contestants[0], seed).config().population()
-            for contestant in contestants:
-                trial = Trial(case, contestant, seed)
-                results[contestant.key].append(trial.run(folder, population, watch(trial)))
-        methods = [Method(one.label, tuple(results[one.key]), one.why) for one in contestants]
-        comparisons.append(Comparison(case.title, case.about, tuple(methods)))
-    return comparisons
+    arms = [Arm(f"{case.key}/{one.key}", config_of(case, one)) for case in cases for one in contestants]
+    return Plan("demo", tuple(arms), tuple(seeds), "palmette demo", STEPS)
+
+
+def comparisons(study: Study, contestants: Sequence[Contestant] = CONTESTANTS) -> list[Comparison]:
+    """Return how the methods compare on each population, as far as their runs are there.
+
+    Args:
+        study: The demo as it came out.
+        contestants: The methods.
+    """
+    found = []
+    names = {arm.name for arm in study.plan.arms}
+    for case in CASES:
+        methods = []
+        for one in contestants:
+            name = f"{case.key}/{one.key}"
+            results = [study.run(name, seed) for seed in study.plan.seeds] if name in names else []
+            there = [result for result in results if result is not None]
+            if there:
+                methods.append(Method(one.label, tuple(there), one.why))
+        if methods:
+            found.append(Comparison(case.title, case.about, tuple(methods)))
+    return found

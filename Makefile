@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare
 
 setup: .venv/ready
 
@@ -49,6 +49,9 @@ prove-large-table: .venv/ready
 prove-demo: .venv/ready
 	.venv/bin/python proofs/demo.py choose
 	.venv/bin/python proofs/demo.py compare $$(mktemp -d)
+
+prove-compare: .venv/ready
+	.venv/bin/python proofs/compare.py $$(mktemp -d)
 
 # FOLDER=... keeps the runs, and goes on with those that are there.
 prove-sfedhp: .venv/ready

@@ -100,7 +100,7 @@ def compare(
     chosen = Choice(chosen_seeds(seeds), steps, tune, by, against, "pm.compare(...)", notes)
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
-    with claimed(place, Path("runs"), f"compare-{arms[0].config.data.name}") as folder:
+    with claimed(place, Path("runs"), f"compare-{arms[0].config.data.label}") as folder:
         return finished(plan, folder, objects, jobs, progress)
 
 
@@ -223,6 +223,8 @@ def checked(arm: Arm, seed: int, steps: int | None, populations: Populations, ob
     """Return an arm whose run was found possible, with the rounds that the steps ask for, and the metric that decides."""
     config = arm.seeded(seed)
     people = objects.population if objects.population is not None else populations.of(config)
+    method = objects.method or config.method()
+    arm, config = replace(arm, config=arm.config.on(people, method)), config.on(people, method)
     measured = prepare(config, objects.method, people, objects.task).learner.task.per_sample_metrics
     metric = "accuracy" if "accuracy" in measured else "loss"
     if steps is None:
@@ -351,7 +353,8 @@ class Base:
         people = self.population if isinstance(self.population, Population) else None
         if people is not None and self.tree is not None:
             raise BadInput("the population has its tree already; leave tree= out")
-        values["tree"] = people.tree.spec() if people is not None else "4x10" if self.tree is None else self.tree
+        if people is not None or self.tree is not None:
+            values["tree"] = people.tree.spec() if people is not None else self.tree
         if own is not None and not is_named(own):
             values["given"] = {"algorithm": {"object": f"{type(own).__module__}.{type(own).__qualname__}"}}
         return self._resolved(name, make_config(values), own, people)

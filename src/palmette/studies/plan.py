@@ -41,10 +41,8 @@ class Arm:
 
     def seeded(self, seed: int, settings: Mapping[str, Any] | None = None) -> RunConfig:
         """Return the config of the run with a seed, with other settings in place of some."""
-        values = {**self.config.model_dump(), "seed": seed}
-        if settings:
-            values = with_settings(values, settings)
-        return RunConfig.model_validate(values)
+        seeded = self.config.model_copy(update={"seed": seed})
+        return RunConfig.model_validate(with_settings(seeded.model_dump(), settings)) if settings else seeded
 
 
 @dataclass(frozen=True)

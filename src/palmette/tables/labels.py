@@ -31,6 +31,8 @@ def name_classes(found: Understood, table: Table) -> None:
         kind in ("text", "mixed") or how.target == "class" or (kind == "number" and column.whole)
     ):
         distinct = _distinct(table, column.name, MOST)
+    if kind == "comma":
+        findings.notes.append(f"column {column.name!r}: its numbers have decimal commas")
     if how.target == "number" or kind == "comma" or distinct is None:
         _measured(found, table, column)
         return

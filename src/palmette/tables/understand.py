@@ -125,9 +125,8 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
                 name,
             )
         elif kind == "mixed":
-            found.each(
-                table, column, "text", column.known - column.numbers, "{cell} is not a number, as the others are"
-            )
+            told = "{cell} is not a number, as the others are; correct it, or list the column in data.categories"
+            found.each(table, column, "text", column.known - column.numbers, told)
             found.kinds[name] = "number"
         elif kind == "text":
             found.kinds[name] = "category"

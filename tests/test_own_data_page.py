@@ -70,6 +70,6 @@ def _all_is_told(told: str) -> None:
         "column 'day': it holds dates",
         "column 'note': it has",
         "column 'state': it is the same in all rows",
-        "rows stand twice",
+        "stands twice",
     ):
         assert words in told, words

@@ -199,6 +199,20 @@ def test_other_encodings_delimiters_and_decimal_commas_are_read_and_said() -> No
     assert all(torch.equal(one, same[0]) for one in same)
 
 
+def test_a_comma_in_a_number_is_refused_where_it_may_mean_thousands() -> None:
+    rows = [[f"d{row % 2}", "xy"[row // 2 % 2], f"1,{row:03}"] for row in range(16)]
+    assert "column 'v': its numbers have commas" in refused(write("t.csv", rows, ("d", "y", "v")))
+    with pytest.warns(UserWarning, match="semicolons|decimal commas"):
+        made = read(write("t.csv", rows, ("d", "y", "v"), delimiter=";"), scale="none")
+    assert float(made.x.max()) == pytest.approx(1.015)
+
+
+def test_white_space_around_names_of_columns_is_left_out_and_said() -> None:
+    rows = [["a", "xy"[row % 2], row] for row in range(8)]
+    with pytest.warns(UserWarning, match="white space around names of columns left out, as in ' y '"):
+        assert read(write("t.csv", rows, ("d", " y ", " v"))).classes == 2
+
+
 def test_quoted_cells_may_hold_commas_and_new_lines() -> None:
     rows = [["a, the first" if row < 8 else "b\nsecond", "yn"[row % 2], row] for row in range(16)]
     assert read(write("t.csv", rows, ("d", "y", "v"))).tree.names(0) == ["a, the first", "b\nsecond"]

@@ -9,7 +9,7 @@ import numpy as np
 from palmette.population import Encoding
 from palmette.tables import columns
 from palmette.tables.how import How
-from palmette.tables.labels import fit_classes, name_classes
+from palmette.tables.labels import COMMAS, fit_classes, name_classes
 from palmette.tables.meaning import Flags, Understood
 from palmette.tables.places import Places
 from palmette.tables.problems import Findings
@@ -132,7 +132,9 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
             found.kinds[name] = "category"
         else:
             found.kinds[name] = kind
-            if kind == "comma":
+            if kind == "comma" and not table.decimal_commas:
+                findings.problem(COMMAS, None, name)
+            elif kind == "comma":
                 findings.notes.append(f"column {name!r}: its numbers have decimal commas")
         if found.kinds.get(name) in ("number", "comma") and column.infinite:
             found.each(table, column, "infinite", column.infinite, "the number is infinite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -335,3 +336,18 @@ def test_a_table_that_cannot_be_packed_leaves_nothing_behind(monkeypatch: pytest
     with pytest.raises(ZeroDivisionError):
         pm.read_table("visits.csv", **KNOWN, into="packed")
     assert sorted(path.name for path in Path().iterdir()) == ["visits.csv"]
+
+
+def test_named_data_sets_keep_devices_out_too_and_their_runs_run_again() -> None:
+    made = pm.make_population("digits", tree="2x4", unseen=0.25)
+    assert made.unseen is not None
+    assert int(made.unseen.sum()) == 2
+    words = ["--tree", "2x4", *settings("data.unseen=0.25"), *FAST, "--rounds", "1", "--quiet", "--json"]
+    done = palmette("run", "permfl", *words, "--out", "one")
+    assert done.exit_code == 0, done.stderr
+    assert set(json.loads(done.stdout)["unseen"]) == {"PM", "TM", "GM"}
+    again = palmette("run", "--config", "one/config.toml", "--out", "again", "--quiet")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert Path("one/devices.safetensors").read_bytes() == Path("again/devices.safetensors").read_bytes()
+    with pytest.raises(BadInput, match="every team of the tree 2x1 has only one device"):
+        pm.make_population("digits", tree="2x1", unseen=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,20 @@ def test_other_encodings_delimiters_and_decimal_commas_are_read_and_said() -> No
     assert all(torch.equal(one, same[0]) for one in same)
 
 
+def test_a_comma_in_a_number_is_refused_where_it_may_mean_thousands() -> None:
+    rows = [[f"d{row % 2}", "xy"[row // 2 % 2], f"1,{row:03}"] for row in range(16)]
+    assert "column 'v': its numbers have commas" in refused(write("t.csv", rows, ("d", "y", "v")))
+    with pytest.warns(UserWarning, match="semicolons|decimal commas"):
+        made = read(write("t.csv", rows, ("d", "y", "v"), delimiter=";"), scale="none")
+    assert float(made.x.max()) == pytest.approx(1.015)
+
+
+def test_white_space_around_names_of_columns_is_left_out_and_said() -> None:
+    rows = [["a", "xy"[row % 2], row] for row in range(8)]
+    with pytest.warns(UserWarning, match="white space around names of columns left out, as in ' y '"):
+        assert read(write("t.csv", rows, ("d", " y ", " v"))).classes == 2
+
+
 def test_quoted_cells_may_hold_commas_and_new_lines() -> None:
     rows = [["a, the first" if row < 8 else "b\nsecond", "yn"[row % 2], row] for row in range(16)]
     assert read(write("t.csv", rows, ("d", "y", "v"))).tree.names(0) == ["a, the first", "b\nsecond"]
@@ -321,3 +336,18 @@ def test_a_table_that_cannot_be_packed_leaves_nothing_behind(monkeypatch: pytest
     with pytest.raises(ZeroDivisionError):
         pm.read_table("visits.csv", **KNOWN, into="packed")
     assert sorted(path.name for path in Path().iterdir()) == ["visits.csv"]
+
+
+def test_named_data_sets_keep_devices_out_too_and_their_runs_run_again() -> None:
+    made = pm.make_population("digits", tree="2x4", unseen=0.25)
+    assert made.unseen is not None
+    assert int(made.unseen.sum()) == 2
+    words = ["--tree", "2x4", *settings("data.unseen=0.25"), *FAST, "--rounds", "1", "--quiet", "--json"]
+    done = palmette("run", "permfl", *words, "--out", "one")
+    assert done.exit_code == 0, done.stderr
+    assert set(json.loads(done.stdout)["unseen"]) == {"PM", "TM", "GM"}
+    again = palmette("run", "--config", "one/config.toml", "--out", "again", "--quiet")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert Path("one/devices.safetensors").read_bytes() == Path("again/devices.safetensors").read_bytes()
+    with pytest.raises(BadInput, match="every team of the tree 2x1 has only one device"):
+        pm.make_population("digits", tree="2x1", unseen=0.5)

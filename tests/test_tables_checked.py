@@ -76,7 +76,7 @@ def test_a_table_dirty_in_ten_ways_has_every_problem_told_with_its_place() -> No
     assert "'w1' stands in 2 places" in warned
     assert "None same None: it is the same in all rows" in warned
     assert "None copy None: it tells the label nearly by itself" in warned
-    assert "rows stand twice" in warned
+    assert "1 row stands twice" in warned
     done = palmette("data", "check", "dirty.csv", *HOW)
     assert (done.exit_code, done.stderr) == (2, "")
     assert "It cannot be used before the problems are solved." in done.stdout

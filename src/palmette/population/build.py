@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from palmette.population.partition import Partition, Parts, make_partition, opti
 from palmette.population.population import Population
 from palmette.population.recipe import SET_ELSEWHERE, write_down
 from palmette.population.sources import Pixels, Pool, Source, load, source_of
+from palmette.population.unseen import keep_out
 from palmette.tree import Tree
 from palmette.values import fraction, plain, shown
 from palmette.values import seed as checked
@@ -35,6 +37,7 @@ def make_population(
     folder: str | Path | None = None,
     test: float = _TEST,
     pixels: Pixels = "signed",
+    unseen: float = 0.0,
     **options: Any,
 ) -> Population:
     """Make the population of a named data set on a tree.
@@ -50,10 +53,16 @@ def make_population(
         folder: Folder with the files of data sets; else ``PALMETTE_DATA``, else the user's cache folder.
         test: Test share: the part of each device's samples kept for testing.
         pixels: Scale of image features: ``"signed"`` for -1..1, ``"unit"`` for 0..1.
+        unseen: Part of the devices that is kept out of training, to see how models do on new devices.
         **options: Options of the source (``alpha``, ``beta``) or of the partition (``classes_per_device``, ...).
     """
     part, options = fraction("test", plain(test)), {name: _plain(value) for name, value in options.items()}
-    return _build(source, Tree.parse(tree), checked(seed), partition, teams, shift, folder, part, pixels, options)
+    made = _build(source, Tree.parse(tree), checked(seed), partition, teams, shift, folder, part, pixels, options)
+    kept_out = keep_out(made.tree, fraction("unseen", plain(unseen)), seed)
+    if kept_out is None or made.recipe is None:
+        return made
+    recipe = replace(made.recipe, values={**made.recipe.values, "unseen": float(unseen)})
+    return replace(made, unseen=kept_out).made_by(recipe)
 
 
 def _build(

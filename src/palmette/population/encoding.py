@@ -42,6 +42,7 @@ class Encoding:
         missing: What is done with missing values: ``"refuse"``, ``"mean"`` or ``"drop"``.
         tokens: Whether the inputs are tokens: whole numbers that name something.
         image: Channels, height and width of images; ``None`` where samples are no images.
+        affine: A scale and a shift of features that are bytes, such as pixels: a model takes ``x * scale + shift``.
     """
 
     inputs: tuple[Input, ...]
@@ -52,6 +53,7 @@ class Encoding:
     missing: str = "refuse"
     tokens: bool = False
     image: tuple[int, ...] | None = None
+    affine: tuple[float, float] | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -73,5 +75,7 @@ class Encoding:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Encoding:
         """Make an encoding from plain data."""
-        lists = {key: tuple(values[key]) for key in ("classes", "team", "image") if values.get(key) is not None}
+        lists = {
+            key: tuple(values[key]) for key in ("classes", "team", "image", "affine") if values.get(key) is not None
+        }
         return Encoding(**{**values, **lists, "inputs": tuple(Input(**one) for one in values["inputs"])})

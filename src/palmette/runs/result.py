@@ -245,8 +245,23 @@ class Result:
                 ]
             },
             "folder": str(self.folder),
+            **self._about_data(),
             **({"extra": told} if told else {}),
         }
+
+    def _about_data(self) -> dict[str, Any]:
+        """Return what is to be told where there are devices that never trained, and where classes have names."""
+        told: dict[str, Any] = {}
+        new = {kind: {name: self.curve(kind, name, on="unseen") for name in self.metric_names} for kind in self.kinds}
+        found = {
+            kind: {name: curve[self.config.rounds] for name, curve in curves.items() if self.config.rounds in curve}
+            for kind, curves in new.items()
+        }
+        if any(found.values()):
+            told["unseen"] = found
+        if self.encoding is not None and self.encoding.classes is not None:
+            told["classes"] = list(self.encoding.classes)
+        return told
 
     def line(self) -> dict[str, Any]:
         """Return what a list of runs says about this one."""

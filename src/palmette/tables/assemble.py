@@ -74,7 +74,7 @@ def assemble(
         affine=check_affine(affine),
         classes=packed.classes,
         source=source,
-        encoding=Encoding((), classes=classes, image=image),
+        encoding=Encoding((), classes=classes, image=image, affine=check_affine(affine)),
         unseen=keep_out(tree, fraction("data.unseen", unseen), seed),
     )
 

@@ -8,6 +8,7 @@ from palmette.tables.meaning import Understood
 from palmette.tables.source import Table
 from palmette.tables.survey import MOST, Column
 
+COMMAS = "its numbers have commas, which may stand for thousands or for decimals; write them without, as in 1234.5"
 _CLASSES = 20  # different whole numbers that are classes rather than amounts
 _MANY = 1000  # classes, beyond which a label looks like a name
 
@@ -31,6 +32,10 @@ def name_classes(found: Understood, table: Table) -> None:
         kind in ("text", "mixed") or how.target == "class" or (kind == "number" and column.whole)
     ):
         distinct = _distinct(table, column.name, MOST)
+    if kind == "comma" and not table.decimal_commas:
+        findings.problem(COMMAS, None, column.name)
+    elif kind == "comma":
+        findings.notes.append(f"column {column.name!r}: its numbers have decimal commas")
     if how.target == "number" or kind == "comma" or distinct is None:
         _measured(found, table, column)
         return

@@ -91,7 +91,8 @@ def _doubles(made: Population, plan: Plan, table: Table, findings: Findings) -> 
     row_of = np.empty(len(plan.rows), dtype=np.int64)
     row_of[plan.place] = plan.rows
     one, other = sorted((int(row_of[copies[0]]), int(row_of[original[copies[0]]])))
-    text = f"{len(copies):,} rows stand twice or more, such as {table.where(one)} and {table.where(other)}"
+    many = f"{len(copies):,} rows stand" if len(copies) > 1 else "1 row stands"
+    text = f"{many} twice, such as {table.where(one)} and {table.where(other)}"
     findings.warn(text, table.where(other), None, made.tree.name(0, int(owner[copies[0]])))
 
 

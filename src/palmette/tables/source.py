@@ -60,14 +60,15 @@ class Part:
 
     @property
     def names(self) -> list[str]:
-        """The names of all its columns."""
-        return [*self.constants, *self.columns]
+        """The names of all its columns, without white space at their ends."""
+        return [*self.constants, *(name.strip() for name in self.columns)]
 
     def batches(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         """Read the wanted columns, batch after batch."""
         own = [name for name in wanted if name not in self.constants]
-        for batch in self._read(own or self.columns[:1]):
-            columns = {name: batch.column(name) for name in own}
+        written = {name.strip(): name for name in reversed(self.columns)}
+        for batch in self._read([written[name] for name in own] or self.columns[:1]):
+            columns = {name: batch.column(written[name]) for name in own}
             rows = batch.num_rows
             columns |= {name: pa.repeat(self.constants[name], rows) for name in wanted if name in self.constants}
             yield pa.RecordBatch.from_pydict({name: columns[name] for name in wanted})
@@ -108,6 +109,9 @@ class Table:
         self.name, self.path, self.parts = name, path, parts
         self.columns = parts[0].names
         self.notes = [note for part in parts if part.dialect for note in part.dialect.notes]
+        for part in parts:
+            if spaced := [name for name in part.columns if name != name.strip()]:
+                self.notes.append(f"{part.name}: white space around names of columns left out, as in {spaced[0]!r}")
         self.problems: list[str] = []
         for part in parts:
             self.problems += _headings(part)
@@ -137,6 +141,11 @@ class Table:
         for broken in sorted(part.broken):  # these were passed over and count all the same
             place += broken <= place
         return f"row {place:,}" if len(self.parts) == 1 else f"{part.name} row {place:,}"
+
+    @property
+    def decimal_commas(self) -> bool:
+        """Whether a comma within a number can only be a decimal comma: where cells are separated by something else."""
+        return all(part.dialect is not None and part.dialect.delimiter != "," for part in self.parts)
 
     @property
     def broken(self) -> Iterable[tuple[str, str]]:
@@ -242,7 +251,7 @@ def _headings(part: Part) -> list[str]:
     """Say what is wrong with the names of columns."""
     told = [
         f"{part.name} has two columns named {name!r}; rename one of them"
-        for name in sorted({name for name in part.columns if part.columns.count(name) > 1})
+        for name in sorted({name for name in part.names if part.names.count(name) > 1})
     ]
     if part.kind == "csv" and part.columns and all(_is_number(name) for name in part.columns):
         told.append(

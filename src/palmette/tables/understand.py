@@ -9,7 +9,7 @@ import numpy as np
 from palmette.population import Encoding
 from palmette.tables import columns
 from palmette.tables.how import How
-from palmette.tables.labels import fit_classes, name_classes
+from palmette.tables.labels import COMMAS, fit_classes, name_classes
 from palmette.tables.meaning import Flags, Understood
 from palmette.tables.places import Places
 from palmette.tables.problems import Findings
@@ -125,15 +125,16 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
                 name,
             )
         elif kind == "mixed":
-            found.each(
-                table, column, "text", column.known - column.numbers, "{cell} is not a number, as the others are"
-            )
+            told = "{cell} is not a number, as the others are; correct it, or list the column in data.categories"
+            found.each(table, column, "text", column.known - column.numbers, told)
             found.kinds[name] = "number"
         elif kind == "text":
             found.kinds[name] = "category"
         else:
             found.kinds[name] = kind
-            if kind == "comma":
+            if kind == "comma" and not table.decimal_commas:
+                findings.problem(COMMAS, None, name)
+            elif kind == "comma":
                 findings.notes.append(f"column {name!r}: its numbers have decimal commas")
         if found.kinds.get(name) in ("number", "comma") and column.infinite:
             found.each(table, column, "infinite", column.infinite, "the number is infinite")

@@ -45,7 +45,7 @@ def plot_sweep(summary: Mapping[str, Any], path: Path) -> Path:
         more = "".join(f", {key} = {value}" for key, value in zip(keys[2:], rest, strict=True))
         axes.set_title(f"{kind}{more}", fontsize=10, fontweight="bold")
     _rounds(below.subplots(1, 1), points, summary)
-    what = f"{summary['methods'][0]['algorithm']}: validation {summary['metric']}"
+    what = f"{summary['methods'][-1]['algorithm']}: validation {summary['metric']}"
     seeds = f"mean of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else "one seed"
     figure.suptitle(f"{what}, {seeds}", fontsize=11)
     return save(figure, path)

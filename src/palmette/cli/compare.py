@@ -83,7 +83,7 @@ def compare(
         plan, _ = plan_comparison(arms, choice, {})
         for note in notes:
             say(note)
-        conducted(plan, out, f"compare-{plan.arms[0].config.data.name}", outputs, jobs=jobs, json=json, quiet=quiet)
+        conducted(plan, out, f"compare-{plan.arms[0].config.data.label}", outputs, jobs=jobs, json=json, quiet=quiet)
 
 
 def _as_the_run(arms: list[Arm]) -> int | None:

@@ -80,7 +80,7 @@ def sweep(
         command = f"palmette {shlex.join(sys.argv[1:])}"
         choice = Choice(seeds_of(seeds, [arm]), steps, tune, by, command=command)
         plan, _ = plan_sweep(arm, read_grid(grid or []), choice, Objects())
-        conducted(plan, out, f"sweep-{arm.name}-{made.data.name}", outputs, jobs=jobs, json=json, quiet=quiet)
+        conducted(plan, out, f"sweep-{arm.name}-{made.data.label}", outputs, jobs=jobs, json=json, quiet=quiet)
 
 
 def read_grid(texts: Sequence[str]) -> dict[str, Any]:

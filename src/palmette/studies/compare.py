@@ -100,7 +100,7 @@ def compare(
     chosen = Choice(chosen_seeds(seeds), steps, tune, by, against, "pm.compare(...)", notes)
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
-    with claimed(place, Path("runs"), f"compare-{arms[0].config.data.name}") as folder:
+    with claimed(place, Path("runs"), f"compare-{arms[0].config.data.label}") as folder:
         return finished(plan, folder, objects, jobs, progress)
 
 

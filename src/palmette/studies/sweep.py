@@ -96,7 +96,7 @@ def sweep(
     choice = Choice(chosen_seeds(seeds) or (0,), steps, tune, by, command="pm.sweep(...)")
     plan, given = plan_sweep(arm, values, choice, objects)
     place = checked_path("out", out) if out is not None else None
-    with claimed(place, Path("runs"), f"sweep-{name}-{arm.config.data.name}") as folder:
+    with claimed(place, Path("runs"), f"sweep-{name}-{arm.config.data.label}") as folder:
         return finished(plan, folder, given, jobs, progress)
 
 

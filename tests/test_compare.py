@@ -89,7 +89,7 @@ def test_all_methods_meet_the_same_population_participation_and_initial_model(tm
 
 def test_participants_are_those_of_a_run_of_its_own(tmp_path: Path) -> None:
     found = tiny(
-        ["permfl"], tmp_path / "s", participation={"devices": "1 device"}, reference=False, seeds=[1], settings=PLAIN
+        ["permfl"], tmp_path / "s", participation={"devices": "1 device"}, local=False, seeds=[1], settings=PLAIN
     )
     alone = pm.rerun(found.run("permfl", 1).folder, tmp_path / "alone", progress=False)  # type: ignore[union-attr]
     for name in SAME:
@@ -118,7 +118,7 @@ def test_every_method_takes_the_steps_that_were_asked_for_fine_tuning_counted(tm
 
 
 def test_a_method_that_cannot_take_the_steps_exactly_says_what_it_took(tmp_path: Path) -> None:
-    found = tiny(["permfl"], tmp_path / "s", steps=11, rounds=None, seeds=1, settings=PLAIN, reference=False)
+    found = tiny(["permfl"], tmp_path / "s", steps=11, rounds=None, seeds=1, settings=PLAIN, local=False)
     assert "permfl took 8." in " ".join(found.summary()["notes"])
 
 

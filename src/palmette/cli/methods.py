@@ -19,21 +19,7 @@ from palmette.studies.plan import Arm, is_study
 from palmette.values import one_line
 
 # What of a run's config says on whom and with which model it was: other methods are run on the same.
-_SHARED = (
-    *(
-        "tree",
-        "server",
-        "data",
-        "model",
-        "local",
-        "participation",
-        "loss",
-        "evaluate_every",
-        "metrics",
-        "engine",
-        "given",
-    ),
-)
+_SHARED = ["tree", "server", "data", "model", "optimiser", "participation", "loss", "evaluate_every", "metrics", "engine", "given"]
 
 
 def arms_of(
@@ -92,7 +78,7 @@ def _fresh(words: Sequence[str]) -> dict[str, str]:
             raise BadInput(f"{word} is {what}, not a run or an algorithm")
         if not name or not algorithm or "/" in name or name.startswith("."):
             raise BadInput(f"{word!r} is neither an algorithm nor the folder of a run; write permfl, or mine=permfl")
-        if name != algorithm and (name in GROUPS or name in TOP):
+        if name in GROUPS or name in TOP:
             raise BadInput(f"a method cannot be called {name!r}, which is a group of settings; call it otherwise")
         if name in found:
             raise BadInput(
@@ -119,10 +105,9 @@ def share_out(
     for text in assignments:
         key, equals, value = (part.strip() for part in text.partition("="))
         head, dot, rest = key.partition(".")
-        # The method local and the group of settings for local optimisers share a name.
-        if dot and head in fresh and (head not in GROUPS or rest in known.get(head, ())):
+        if dot and head in fresh:
             given[head].append(f"{rest}{equals}{value}")
-        elif dot and head in runs and head not in GROUPS:
+        elif dot and head in runs:
             problems.append(f"--set {key}: {head} is a run that is there already; its settings stay")
         elif dot and head not in GROUPS:
             problems.append(f"--set {key}: there is no method {head!r}{nearest(head, [*fresh, *GROUPS])}")

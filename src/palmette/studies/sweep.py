@@ -44,7 +44,7 @@ _OTHERS = (
     "rounds",
     "participation.",
     "model.",
-    "local.",
+    "optimiser.",
     "engine.",
 )  # what may be swept besides the settings of the method
 
@@ -67,7 +67,7 @@ def sweep(
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
     metrics: str | Sequence[str] = (),
-    local: Optimiser | Mapping[str, Any] | None = None,
+    optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
     **engine: Any,
@@ -95,12 +95,12 @@ def sweep(
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
         metrics: Further metrics, as in `run`.
-        local: Optimiser of the devices' steps, as in `run`.
+        optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time.
         progress: Whether to show progress.
         **engine: As in `compare`.
     """
-    base = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, local, engine)
+    base = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})
     values = {key: _values(key, one, tune) for key, one in (grid or {}).items()}

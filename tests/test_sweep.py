@@ -148,6 +148,15 @@ def test_grids_of_any_number_of_settings_are_drawn(keys: int, swept: Study, tmp_
     assert max(map(len, text.splitlines())) <= 80
 
 
+def test_a_grid_that_diverges_everywhere_says_so_and_ends(tmp_path: Path) -> None:
+    words = ["sweep", "local", *OPTIONS, "--set", "local_steps=2", "--rounds", "2", "--grid", "alpha=1e30,1e31"]
+    done = command(*words, "--out", str(tmp_path / "s"), "--plot", str(tmp_path / "p.png"))
+    assert done.exit_code == 1
+    assert "p.png was not drawn: no run came to its end" in done.output
+    assert Study(tmp_path / "s").finished
+    assert not (tmp_path / "p.png").exists()
+
+
 def test_tuning_tries_the_given_settings_first_and_keeps_what_did_best(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     words = ["compare", "permfl", *OPTIONS, "--set", "local_steps=2", "--set", "permfl.team_steps=2", "--rounds", "2"]
@@ -159,31 +168,31 @@ def test_tuning_tries_the_given_settings_first_and_keeps_what_did_best(tmp_path:
         told.append({**json.loads(done.stdout.splitlines()[-1]), "study": ""})
         if name == "a":
             shutil.copytree(tmp_path / "a", tmp_path / "b")
-            shutil.rmtree(tmp_path / "b/tries/permfl tuned-0/003")
-            shutil.rmtree(tmp_path / "b/runs/permfl tuned-0")
+            shutil.rmtree(tmp_path / "b/tries/permfl-tuned-0/003")
+            shutil.rmtree(tmp_path / "b/runs/permfl-tuned-0")
     assert told[0] == told[1]  # what was cut off came out the same
-    tries = [one for one in told[0]["tries"] if one["method"] == "permfl tuned"]
+    tries = [one for one in told[0]["tries"] if one["method"] == "permfl-tuned"]
     assert len(tries) == 3
     assert tries[0]["settings"] == {"alpha": 0.05, "lam": 0.1, "gamma": 0.01}
-    kept = next(one for one in told[0]["methods"] if one["method"] == "permfl tuned")["settings"]["0"]
+    kept = next(one for one in told[0]["methods"] if one["method"] == "permfl-tuned")["settings"]["0"]
     winner = max(tries, key=lambda one: one["score"])
     assert {key: kept[key] for key in winner["settings"]} == winner["settings"]
-    assert [one["method"] for one in told[0]["methods"]] == ["permfl", "permfl tuned"]
-    assert told[0]["against"] == "permfl tuned"
+    assert [one["method"] for one in told[0]["methods"]] == ["permfl", "permfl-tuned"]
+    assert told[0]["against"] == "permfl-tuned"
 
 
 def test_steps_stay_equal_whatever_tuning_tries(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     words = ["sweep", "fedavg", *OPTIONS, "--set", "local_steps=2", "--set", "tune_steps=2", "--steps", "12"]
-    done = command(*words, "--tune", "3", "--grid", "tune_steps=4,6", "--out", str(tmp_path / "s"))
+    done = command(*words, "--tune", "4", "--grid", "tune_steps=4,6", "--out", str(tmp_path / "s"))
     assert done.exit_code == 0, done.output
     found = Study(tmp_path / "s")
-    runs = [run for _, run in found.tries(found.plan.arm("fedavg tuned"), 0)]
-    assert len(runs) == 3
+    runs = [run for _, run in found.tries(found.plan.arm("fedavg-tuned"), 0)]
+    assert len(runs) == 3  # of 4 wanted: there are no others
     for run in runs:
         assert run is not None
         assert run.timings["device_steps"] + run.timings["adapt_steps"] == 4 * 12
-    assert len({run.config.rounds for run in runs if run is not None}) > 1
+    assert len({run.config.rounds for run in runs if run is not None}) == 3
 
 
 def test_without_optuna_tuning_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

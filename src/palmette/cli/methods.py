@@ -19,7 +19,19 @@ from palmette.studies.plan import Arm, is_study
 from palmette.values import one_line
 
 # What of a run's config says on whom and with which model it was: other methods are run on the same.
-_SHARED = ("tree", "server", "data", "model", "participation", "loss", "evaluate_every", "engine", "given")
+_SHARED = (
+    "tree",
+    "server",
+    "data",
+    "model",
+    "optimiser",
+    "participation",
+    "loss",
+    "evaluate_every",
+    "metrics",
+    "engine",
+    "given",
+)
 
 
 def arms_of(

@@ -62,7 +62,10 @@ class Outputs:
                         f"cannot write {file}: {error.strerror}; the study is kept in {study.folder}"
                     ) from None
                 say(f"wrote {file}")
-        if self.plot is not None:
+        drawn = summary["points"] if study.points else summary["methods"]
+        if self.plot is not None and not any(one["models"] for one in drawn):
+            say(f"{self.plot} was not drawn: no run came to its end")
+        elif self.plot is not None:
             from palmette.report.study_plots import plot_study
 
             plot_study(summary, self.plot)

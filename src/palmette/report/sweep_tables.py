@@ -29,6 +29,8 @@ def grid_report(summary: Mapping[str, Any]) -> RenderableType:
         rests = list(product(*(summary["grid"][key] for key in keys[2:])))
         for rest in rests[:_MAPS]:
             chosen = [one for one in points if tuple(one["settings"][key] for key in keys[2:]) == rest]
+            if not chosen:
+                continue
             more = "".join(f", {key} = {value}" for key, value in zip(keys[2:], rest, strict=True))
             title = f"validation {summary['metric']}{' in %' if is_share(summary['metric']) else ''} of {kind}{more}"
             parts += [Padding(Text(title, style="bold"), (1, 0, 0, 0)), heat_map(chosen, summary)]

@@ -13,12 +13,13 @@ from torch import nn
 
 from palmette.algorithms import check_name, kind_of
 from palmette.errors import BadInput, nearest
+from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm, ModelKind
 from palmette.protocol.definition import check_method
 from palmette.protocol.settings import described
 from palmette.runs import Interrupted, Result, RunConfig, make_config, prepare, read_config
-from palmette.runs.config import EngineConfig
+from palmette.runs.config import EngineConfig, rounds_of
 from palmette.runs.fingerprint import PARTS, kept_in, of_population
 from palmette.runs.folder import CONFIG, Folder, claimed
 from palmette.runs.objects import is_named
@@ -33,7 +34,7 @@ from palmette.values import path as checked_path
 from palmette.values import shown, whole
 
 LOCAL = "local"
-TUNED = " tuned"
+TUNED = "-tuned"
 _MOST = 10_000  # runs of one study
 
 
@@ -55,6 +56,8 @@ def compare(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    metrics: str | Sequence[str] = (),
+    optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
     **engine: Any,
@@ -82,12 +85,14 @@ def compare(
         participation: Who takes part, as in ``{"devices": 0.5}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        metrics: Further metrics, as in `run`.
+        optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time; one for each core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
     """
     named = _named(methods)
-    wanted = Base(population, model, tree, rounds, participation, loss, evaluate_every, engine)
+    wanted = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
     arms, objects = _arms(named, wanted, settings or {})
     if local and not any(_is_local(arm) for arm in arms) and any(not arm.runs for arm in arms):
         extra, given = wanted.arm(LOCAL, LOCAL, shared_settings(settings or {}, named, LOCAL))
@@ -327,6 +332,8 @@ class Base:
     participation: Mapping[str, Any] | None
     loss: float
     evaluate_every: int | str
+    metrics: str | Sequence[str]
+    optimiser: Optimiser | Mapping[str, Any] | None
     engine: Mapping[str, Any]
 
     def arm(self, name: str, method: str | Algorithm, settings: Mapping[str, Any]) -> tuple[Arm, Objects]:
@@ -347,6 +354,8 @@ class Base:
             "participation": dict(self.participation or {}),
             "loss": self.loss,
             "evaluate_every": self.evaluate_every,
+            "metrics": self.metrics if isinstance(self.metrics, str) else list(self.metrics),
+            "optimiser": _optimiser(self.optimiser),
             "engine": dict(self.engine),
         }
         values |= {} if self.rounds is None else {"rounds": self.rounds}
@@ -355,9 +364,14 @@ class Base:
             raise BadInput("the population has its tree already; leave tree= out")
         if people is not None or self.tree is not None:
             values["tree"] = people.tree.spec() if people is not None else self.tree
+        if people is not None and people.tree.labels[-1] is not None:
+            values["server"] = people.tree.labels[-1][0]
         if own is not None and not is_named(own):
             values["given"] = {"algorithm": {"object": f"{type(own).__module__}.{type(own).__qualname__}"}}
-        return self._resolved(name, make_config(values), own, people)
+        config = make_config(values)
+        if own is not None and self.rounds is None:
+            config = config.model_copy(update={"rounds": rounds_of(own, config.make_tree())})
+        return self._resolved(name, config, own, people)
 
     def _resolved(
         self, name: str, config: RunConfig, own: Algorithm | None, people: Population | None
@@ -382,6 +396,10 @@ class Base:
             task if {"model", "loss", "metrics"} & set(keep) else None,
         )
         return Arm(name, written), objects
+
+
+def _optimiser(given: Optimiser | Mapping[str, Any] | None) -> dict[str, Any]:
+    return given.model_dump() if isinstance(given, Optimiser) else dict(given or {})
 
 
 def _table(what: Any, role: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -91,10 +92,19 @@ def refuse_other(plan: Plan, folder: Path) -> None:
     for arm in plan.arms:
         if (old := there.get(arm.name)) is not None and not differ:
             differ += [f"{arm.name} has {told}" for told in _differences(old, arm)]
-    if plan.tune and plan.tune != kept.tune:
+    if plan.tune and kept.tune and plan.tune != kept.tune:
         differ.append(f"it has {kept.tune} tries")  # what was chosen of them is trained already
     if differ:
         raise BadInput(f"{folder} holds another study: {'; '.join(differ[:3])}. Choose another --out")
+    names = {arm.name for arm in plan.arms}
+    gone = [name for name in there if name not in names] + [
+        f"seed {seed}" for seed in kept.seeds if seed not in plan.seeds
+    ]
+    if gone:
+        warnings.warn(
+            f"{folder} also holds runs of {', '.join(gone)}, which are not wanted now; they stay on disk and are not shown",
+            stacklevel=3,
+        )
 
 
 def _differences(old: Arm, new: Arm) -> list[str]:
@@ -198,6 +208,8 @@ class _Conductor:
         lower = lower_is_better(plan.metric)
         for number in range(1, plan.tune + 1):
             settings = first if sampler is None else sampler.ask()
+            if settings is None:  # all there are were tried
+                break
             config = RunConfig.model_validate(with_settings(given.model_dump(), settings))
             tried.append(config)
             trial = self._trial(arm, seed, tuning.validated(config), plan.try_folder(arm, seed, number), number)

@@ -31,15 +31,17 @@ def readme(plan: Plan, study: Study | None = None) -> str:
         lines += [f"- Methods: {', '.join(arm.name for arm in plan.arms if arm.role != 'point')}."]
     lines += [f"- Seeds: {seeds}. All methods meet the same population and participation for the same seed."]
     if plan.steps:
-        lines += [f"- Each device takes {plan.steps:,} gradient steps with every method, fine-tuning counted."]
+        most = f"{plan.steps:,} gradient steps with every method, fine-tuning counted"
+        lines += [f"- Each device takes {most}; fewer where whole rounds do not come to it."]
     if plan.tune or any(arm.role == "point" for arm in plan.arms):
         lines += [
             "- Settings are chosen, for every seed by itself, on a quarter of the training samples of every device "
             f"(validation samples, by {plan.by}); then trained on all training samples and tested."
         ]
     for arm in plan.arms:
-        for name, one in arm.space.items():
-            lines.append(f"- Searched for {arm.name}: {name} in {in_words(one)}.")
+        if arm.space:
+            searched = "; ".join(f"{name} in {in_words(one)}" for name, one in arm.space.items())
+            lines.append(f"- Searched for {arm.name}: {searched}.")
     lines += ["", "## What is where", ""]
     lines += [
         "- `study.toml`: all that the study is made of.",

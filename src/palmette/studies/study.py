@@ -137,10 +137,14 @@ class Study:
     def finished(self) -> bool:
         """Whether every run came to its end, or diverged, which it would do again."""
         return all(
-            self.run(arm.name, seed) is not None or self.diverged(arm, seed)
+            self.run(arm.name, seed) is not None or self.diverged(arm, seed) or self._no_choice(arm, seed)
             for arm in self.plan.arms
             for seed in self.plan.seeds_of(arm)
         )
+
+    def _no_choice(self, arm: Arm, seed: int) -> bool:
+        """Whether there is nothing to choose from, as all points of the grid diverged."""
+        return arm.role == "chosen" and bool(self.points) and all(self.diverged(point, seed) for point in self.points)
 
     @property
     def lost(self) -> dict[str, dict[str, str]]:

@@ -76,7 +76,8 @@ def _method(
 
 
 def _model(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[str, Any]:
-    values = {seed: result.last(kind, lead) for seed, result in results.items() if kind in result.kinds}
+    results = {seed: result for seed, result in results.items() if kind in result.kinds}
+    values = {seed: result.last(kind, lead) for seed, result in results.items()}
     worst = [result.last(kind, lead, weight="devices", statistic="worst-decile") for result in results.values()]
     others = {
         name: float(np.mean([result.last(kind, name) for result in results.values()]))

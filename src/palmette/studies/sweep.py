@@ -13,6 +13,7 @@ from torch import nn
 
 from palmette.algorithms import kind_of
 from palmette.errors import BadInput
+from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm, ModelKind
 from palmette.protocol.sentences import suggestion
@@ -39,7 +40,13 @@ from palmette.values import path as checked_path
 from palmette.values import plain, shown, whole
 
 CHOSEN = "chosen"
-_OTHERS = ("rounds", "participation.", "model.", "engine.")  # what may be swept besides the settings of the method
+_OTHERS = (
+    "rounds",
+    "participation.",
+    "model.",
+    "optimiser.",
+    "engine.",
+)  # what may be swept besides the settings of the method
 
 
 def sweep(
@@ -59,6 +66,8 @@ def sweep(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    metrics: str | Sequence[str] = (),
+    optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
     **engine: Any,
@@ -85,11 +94,13 @@ def sweep(
         participation: Who takes part.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        metrics: Further metrics, as in `run`.
+        optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time.
         progress: Whether to show progress.
         **engine: As in `compare`.
     """
-    base = Base(population, model, tree, rounds, participation, loss, evaluate_every, engine)
+    base = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})
     values = {key: _values(key, one, tune) for key, one in (grid or {}).items()}

@@ -20,6 +20,7 @@ from palmette.protocol.settings import Between
 from palmette.runs import Result, RunConfig
 
 VALIDATION = 0.25  # of each device's training samples decide between settings
+_DRAWS = 50  # settings that are drawn in search of one that was not tried before
 _TIMES = 10  # how far from its default a setting is searched whose range nobody declared
 
 
@@ -93,22 +94,32 @@ class Sampler:
         self._study = optuna.create_study(direction="minimize" if lower else "maximize", sampler=drawn)
         self._optuna: Any = optuna
         self._trial: Any = None
+        self._tried: list[tuple[dict[str, Any], float]] = []
+        self._asked: dict[str, Any] = {}
 
     def learn(self, settings: Mapping[str, Any], score: float) -> None:
         """Learn from settings that were tried without asking, as far as they lie in the space."""
+        self._tried.append(({name: settings.get(name) for name in self._space}, score))
         if all(self._fits(name, settings.get(name)) for name in self._space):
             params = {name: settings[name] for name in self._space}
             ways = {name: self._distribution(one) for name, one in self._space.items()}
             made = self._optuna.trial.create_trial(params=params, distributions=ways, value=self._value(score))
             self._study.add_trial(made)
 
-    def ask(self) -> dict[str, Any]:
-        """Return the next settings."""
-        self._trial = self._study.ask()
-        return {name: self._drawn(name, one) for name, one in self._space.items()}
+    def ask(self) -> dict[str, Any] | None:
+        """Return the next settings, none that were tried before; ``None`` where there seem to be no others."""
+        for _ in range(_DRAWS):
+            self._trial = self._study.ask()
+            self._asked = {name: self._drawn(name, one) for name, one in self._space.items()}
+            known = [score for settings, score in self._tried if settings == self._asked]
+            if not known:
+                return self._asked
+            self._study.tell(self._trial, self._value(known[0]))
+        return None
 
     def tell(self, score: float) -> None:
         """Say how good the settings were that were asked for last; NaN for those that diverged."""
+        self._tried.append((self._asked, score))
         self._study.tell(self._trial, self._value(score))
 
     def _value(self, score: float) -> float:

@@ -91,11 +91,20 @@ def _measure(simulation: Simulation) -> tuple[dict[ModelKind, Scores], Reports]:
         rows = simulation.models_of(tier, ids)
         if kind in simulation.kinds:
             owner = torch.from_numpy(simulation.tree.ancestors(tier))
-            sums = scorer.sums(rows, owner, everybody, "test", simulation.running(everybody))
-            scores[kind] = _scores(kind, sums)
+            scores[kind] = _scores(kind, _of_shared(simulation, rows, owner))
         for name, value in _told(simulation, tier, ids, rows).items():
             reports.setdefault(name, {})[kind] = value
     return scores, reports
+
+
+def _of_shared(simulation: Simulation, rows: Tensor, owner: Tensor) -> dict[str, Tensor]:
+    """Measure models above the devices on every device; where statistics are the devices' own, some devices at a time."""
+    scorer, everybody = simulation.learner.scorer, torch.arange(len(owner))
+    if not simulation.task.own_running:
+        return scorer.sums(rows, owner, everybody, "test")
+    blocks = everybody.split(_DEVICES)
+    parts = [scorer.sums(rows, owner[ids], ids, "test", simulation.running(ids)) for ids in blocks]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _scores(model: ModelKind, sums: dict[str, Tensor]) -> Scores:

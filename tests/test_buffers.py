@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import palmette as pm
 from palmette.engines.separate import run_separately
 from palmette.errors import BadInput
-from palmette.learner import Learner
+from palmette.learner import Learner, LocalWork
 from palmette.population import Population
 from palmette.task import Task
 from test_backends import SIZES, close, population, rows, work
@@ -248,3 +248,60 @@ def test_tied_weights_are_one_parameter_and_are_saved_under_both_names(tmp_path:
     plain.load_state_dict(state)
     assert torch.equal(plain.outer.weight, state["inner.weight"])
     result.save_models(tmp_path / "out", "GM")
+
+
+def test_running_statistics_of_any_layer_see_no_samples_that_only_fill_up() -> None:
+    def module() -> nn.Module:
+        torch.manual_seed(0)
+        norm = nn.InstanceNorm2d(1, affine=True, track_running_stats=True)
+        return nn.Sequential(norm, nn.Flatten(), nn.Linear(64, 3))
+
+    found = []
+    for backend in ("loop", "vmap"):
+        of = learner(backend, "own", module())
+        doing = work(of)
+        found.append((doing.descend(rows(of), steps=3, lr=0.1, batch="full"), doing.kept["running"]))
+    close(found[1][0], found[0][0])
+    close(found[1][1], found[0][1])
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+def test_a_full_batch_of_many_samples_is_one_batch(backend: str) -> None:
+    torch.manual_seed(0)
+    people = Population.from_arrays(
+        [torch.randn(700, 1, 8, 8), torch.randn(40, 1, 8, 8)], [torch.arange(700) % 3, torch.arange(40) % 3], test=0.1
+    )
+    task = Task(normed(), buffers="averaged")
+    of = Learner(task, people, batch_size="full", backend=backend, dtype=torch.float64)
+    start = of.initial().repeat(2, 1)
+    found = LocalWork(of, torch.arange(2), 0, torch.zeros(2, dtype=torch.int64)).descend(start, steps=2, lr=0.1)
+    for device in range(2):
+        expected = by_hand(normed(), start[device], of, device, 2, 0.1)
+        there = dict([*expected.named_parameters(), *expected.named_buffers()])
+        for name, value in task.layout.unflatten(found[device]).items():
+            torch.testing.assert_close(value, there[name].detach(), rtol=0, atol=1e-9)
+
+
+def test_a_batch_of_one_sample_is_refused_with_the_way_out() -> None:
+    for backend in ("loop", "vmap"):
+        of = learner(backend, "own")
+        with pytest.raises(
+            BadInput, match="a batch of one sample, and batch normalisation needs two. Choose a batch_size"
+        ):
+            work(of).descend(rows(of), steps=1, lr=0.1, batch="one")
+
+
+def test_models_of_all_are_measured_a_few_devices_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = sent("own")
+    expected = pm.evaluate(simulation)["GM"].sums["loss"]
+    monkeypatch.setattr("palmette.engines.evaluation._DEVICES", 3)
+    most, scorer = [0], simulation.learner.scorer
+    whole = scorer.sums
+
+    def noting(rows: Any, owner: Any, ids: Tensor, *more: Any) -> Any:
+        most.append(len(ids))
+        return whole(rows, owner, ids, *more)
+
+    monkeypatch.setattr(scorer, "sums", noting)
+    torch.testing.assert_close(pm.evaluate(simulation)["GM"].sums["loss"], expected)
+    assert max(most) == 3

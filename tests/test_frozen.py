@@ -14,7 +14,7 @@ from palmette.algorithms import algorithm
 from palmette.engines.evaluation import evaluate
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
-from palmette.learner import Learner
+from palmette.learner import Learner, LocalWork
 from palmette.population import make_population
 from palmette.runs import run
 from palmette.task import make_task
@@ -188,3 +188,94 @@ def test_adapters_over_a_frozen_chain_run() -> None:
     assert simulation.learner.backend.name == "vmap"
     assert simulation.learner.width == 2 * (64 + 12) + 2 * (12 + 10)
     assert evaluate(simulation)["PM"].by_samples("loss") < before - 0.3
+
+
+class Headed(nn.Module):
+    """A frozen encoder, something between, and a head."""
+
+    def __init__(self, between: Any, encoder: nn.Module | None = None, head: nn.Module | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        frozen = encoder or nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
+        self.encoder, self.head = frozen.requires_grad_(False), head or nn.Linear(8, 10)
+        self.between, self.drop = between, nn.Dropout(0.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.between(self, self.encoder(x)))
+        return result
+
+
+def test_dropout_after_an_encoder_leaves_the_encoder_to_be_computed_once() -> None:
+    people, module = make_population("digits", tree="2x3"), Headed(lambda self, value: self.drop(value))
+    ids, moved = torch.arange(6), {}
+    for backend in ("loop", "vmap", "fused", "without"):
+        module.drop.p = 0.0 if backend == "without" else 0.4
+        task = make_task(module, people.shape, people.classes)
+        of = Learner(task, people, backend=backend.replace("without", "fused"), batch_size=8, dtype=torch.float64)
+        assert (of.data.shape, of.doubts) == ((8,), [])
+        work = LocalWork(of, ids, 0, torch.zeros_like(ids))
+        moved[backend] = work.descend(of.initial().repeat(6, 1), steps=2, lr=0.1)
+    for backend in ("vmap", "fused"):
+        torch.testing.assert_close(moved[backend], moved["loop"], rtol=0, atol=1e-10)
+    assert (moved["without"] - moved["loop"]).abs().max() > 1e-3  # the rest still drops
+
+
+def test_a_forward_that_looks_at_training_is_not_followed_in_one_of_its_ways_alone() -> None:
+    module = Headed(lambda self, value: value if self.training else 3 * value)
+    simulation = simulated(module)
+    assert "looks at self.training" in simulation.learner.doubts[0]
+    assert simulation.learner.backend.name == "vmap"
+    people = simulation.population
+    first = int(people.start[0] + people.train[0])
+    index = torch.arange(first, int(people.start[1]))
+    output = module.double().eval()(people.features(index, torch.float64)).detach()
+    expected = float(nn.functional.cross_entropy(output, people.y[index], reduction="sum"))
+    assert float(evaluate(simulation)["GM"].sums["loss"][0]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_noise_that_a_trace_would_fix_is_refused() -> None:
+    with pytest.raises(BadInput, match="draws random numbers of its own while training"):
+        simulated(Headed(lambda self, value: value + torch.randn(8)))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_buffers_that_training_changes_without_a_place_are_refused(frozen: bool) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).requires_grad_(not frozen)
+            self.head = nn.Linear(8, 10)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.seen += 1
+            result: Tensor = self.head(self.inner(x)) * (1 + self.seen)
+            return result
+
+    with pytest.raises(BadInput, match=r"changes its buffer 'seen' while training.*evaluation\s+mode"):
+        simulated(Counting())
+    assert simulated(nn.Sequential(Counting().eval(), nn.Identity())).learner.width
+
+
+def test_features_that_cannot_be_kept_are_computed_anew_and_said() -> None:
+    whole = simulated(Headed(lambda self, value: value.argmax(-1), head=nn.Embedding(8, 10)))
+    assert whole.learner.data.shape == (8,)  # before the largest is taken; its number is no feature
+    people = make_population("digits", tree="2x3")
+    sequence = nn.LSTM(8, 4)  # takes the samples of a batch for steps in time
+    module = Headed(lambda self, value: value[0].flatten(1), sequence, nn.Linear(32, 10))
+    task = make_task(nn.Sequential(nn.Flatten(1, 2), module), people.shape, people.classes)
+    assert "depends on the samples beside it" in Learner(task, people, backend="loop").doubts[0]
+
+
+def test_a_dropout_in_evaluation_mode_drops_on_no_backend() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 10))
+    module[2].eval()
+    people = make_population("digits", tree="2x3")
+    task, ids = make_task(module, people.shape, people.classes), torch.arange(6)
+    found = []
+    for backend in ("loop", "fused"):
+        of = Learner(task, people, backend=backend, dtype=torch.float64)
+        found.append(LocalWork(of, ids, 0, torch.zeros_like(ids)).descend(of.initial().repeat(6, 1), steps=2, lr=0.1))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-10)

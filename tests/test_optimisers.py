@@ -263,3 +263,11 @@ def test_bounds_of_plain_steps_are_not_told_of_others() -> None:
     clipped = pm.Simulation(pm.PerMFL(), people, task, rounds=1, optimiser=Optimiser(clip=1.0))
     with pytest.raises(BadInput, match="the theorems of permfl are about plain gradient steps"):
         check(clipped)
+
+
+def test_steps_of_a_part_that_is_empty_change_nothing() -> None:
+    people = population()
+    task = make_task("mclr", people.shape, 3, parts={"head": "last(1)"})
+    of = Learner(task, people, batch_size=8, optimiser=Optimiser(name="adam"))
+    start = of.initial().repeat(len(SIZES), 1)
+    assert torch.equal(work(of).descend(start, steps=2, lr=0.1, only="body"), start)

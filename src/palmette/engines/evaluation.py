@@ -13,7 +13,7 @@ from palmette.engines import rules
 from palmette.engines.measures import Measure, Whole
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import ProtocolError
-from palmette.learner.scores import model_output
+from palmette.learner.scores import Split, model_output
 from palmette.protocol import Algorithm, ModelKind, model_kind
 
 _DEVICES = 256  # devices whose personal models are measured at once
@@ -130,11 +130,9 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
         rows = simulation.models_of(tier, ids)
         if kind in simulation.kinds:
             owner = torch.from_numpy(simulation.tree.ancestors(tier))
-            sums = scorer.sums(rows, owner, everybody, "test", simulation.running(everybody))
-            scores[kind] = _scores(kind, sums)
+            scores[kind] = _scores(kind, _of_shared(simulation, rows, owner, "test"))
             if held_out:
-                sums = scorer.sums(rows, owner, everybody, "held-out", simulation.running(everybody))
-                held[kind] = _scores(kind, sums)
+                held[kind] = _scores(kind, _of_shared(simulation, rows, owner, "held-out"))
             if measures:
                 found = scorer.outputs(rows, owner, everybody, "test", simulation.running(everybody))
                 whole[kind] = _whole([found], measures)
@@ -150,6 +148,16 @@ def _joined(parts: list[dict[str, Tensor]]) -> Scores:
 def _whole(parts: list[tuple[Tensor, Tensor, Tensor]], measures: Mapping[str, Measure]) -> Whole:
     outputs, targets, device = (torch.cat([part[at] for part in parts]) for at in range(3))
     return Whole(outputs, targets, device, measures)
+
+
+def _of_shared(simulation: Simulation, rows: Tensor, owner: Tensor, split: Split) -> dict[str, Tensor]:
+    """Measure models above the devices on every device; where statistics are the devices' own, some devices at a time."""
+    scorer, everybody = simulation.learner.scorer, torch.arange(len(owner))
+    if not simulation.task.own_running:
+        return scorer.sums(rows, owner, everybody, split)
+    blocks = everybody.split(_DEVICES)
+    parts = [scorer.sums(rows, owner[ids], ids, split, simulation.running(ids)) for ids in blocks]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _scores(model: ModelKind, sums: dict[str, Tensor]) -> Scores:

@@ -321,8 +321,7 @@ class Simulation:
         """
         store = self.stores[0]
         with one_thread_inside(), torch.no_grad():
-            state = store.read(ids)
-            work = rules.of_work(state, store.initial)
+            state, running = store.read(ids), self.running(ids)
             names = rules.Visible(state, store.initial) if self.predicts else ()
             rows = {name: state[name] for name in names}
             without = torch.ones(len(ids), dtype=torch.bool)
@@ -336,9 +335,9 @@ class Simulation:
                 for name, value in made.items():
                     if name in rows:
                         rows[name][place] = value
-                if moved is not None:
-                    work["running"][place] = moved
-        return rows, work.get("running")
+                if running is not None and moved is not None:
+                    running[place] = moved
+        return rows, running
 
     def _adapted(self, ids: Tensor, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
         """Return what devices without a model make of their parents', and their running statistics after it."""
@@ -358,7 +357,8 @@ class Simulation:
 
     def running(self, ids: Tensor) -> Tensor | None:
         """Return some devices' own running statistics, where devices keep some."""
-        return rules.of_work(self.stores[0].read(ids), self.stores[0].initial).get("running")
+        name = f"{rules.HIDDEN}running"
+        return self.stores[0].read(ids)[name] if name in self.stores[0].initial else None
 
 
 def _begin_thread() -> None:

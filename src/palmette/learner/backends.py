@@ -7,7 +7,7 @@ and easy to debug; `vmap` must agree with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -255,6 +255,10 @@ class LoopBackend:
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
         self._task, self._replicas = task, Replicas(task, dtype, device, training=True)
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the buffers of the module that this thread computes with."""
+        return self._replicas.get()[0].named_buffers()
 
     def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
         """Differentiate the objective device by device."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from palmette.learner.samples import Samples
 from palmette.learner.threads import one_thread_inside
 from palmette.task import Task
 from palmette.task.buffers import in_training
+from palmette.values import one_line
 
 _NUMBERS = 1 << 18  # numbers of the samples that go through the beginning at once
 _MOST = 256  # samples that do
@@ -50,29 +53,44 @@ def apart(task: Task, x: Tensor, dtype: torch.dtype) -> Beginning | str | None:
         parameter.requires_grad_(name in task.learned.names)
     if all(parameter.requires_grad for parameter in module.parameters()):
         return None
+    at_work, other = in_training(module), copy.deepcopy(module)
     try:
-        graph = _Tracer().trace(module)
-        found = _cut(list(graph.nodes), module)
+        with _mode(module, at_work), _mode(other, set()):
+            graph, evaluated = _Tracer().trace(module), _Tracer().trace(other)
+        cuts = _cuts(list(graph.nodes), module)
     except Exception as error:  # a user's forward can raise anything when it is called with a proxy
         text = str(error).strip() or type(error).__name__
         return f"torch.fx cannot follow the model ({text.splitlines()[0]})"
-    if found is None:
-        return None
-    cut, before = found
-    begin = fx.GraphModule(module, _part(graph, cut, before, first=True))
-    rest = fx.GraphModule(module, _part(graph, cut, before, first=False))
-    rest.training = module.training
-    inner = _task(task, rest)
-    if inner is None:
-        return "a frozen layer and a learned one share a parameter"
-    begin.requires_grad_(False).to(x.device, dtype)
-    if not _steady(begin, module, x):
-        return (
-            "dropout, batch normalisation or augmentation in it gives other values at every step; put it into evaluation "
-            "mode, as in model.encoder.eval(), to have its features computed once"
-        )
-    frozen = {str(node.target) for node in before if node.op == "call_module"} & _with_parameters(module)
-    return Beginning(begin.eval(), inner, len(frozen))
+    if cuts and str(graph) != str(evaluated):
+        return "its forward looks at self.training, and torch.fx can only follow one of its ways"
+    whys: list[str] = []
+    for cut, before in reversed(cuts):  # what comes after an encoder, such as dropout, may be more than can be kept
+        begin = fx.GraphModule(module, _part(graph, cut, before, first=True))
+        begin.requires_grad_(False).to(x.device, dtype)
+        if why := _unsteady(begin, at_work, x):
+            whys.append(why)
+        else:
+            rest = fx.GraphModule(module, _part(graph, cut, before, first=False))
+            rest.training = module.training
+            inner = _task(task, rest)
+            if inner is None:
+                return "a frozen layer and a learned one share a parameter"
+            frozen = {str(node.target) for node in before if node.op == "call_module"} & _with_parameters(module)
+            return Beginning(begin.eval(), inner, len(frozen))
+    return whys[0] if whys else None
+
+
+@contextmanager
+def _mode(module: nn.Module, at_work: set[str]) -> Iterator[None]:
+    """Put some layers of a module into training mode and the others into evaluation mode, for a while."""
+    before = [(layer, layer.training) for layer in module.modules()]
+    for name, layer in module.named_modules():
+        layer.training = name in at_work
+    try:
+        yield
+    finally:
+        for layer, mode in before:
+            layer.training = mode
 
 
 def _with_parameters(module: nn.Module) -> set[str]:
@@ -88,18 +106,18 @@ class _Tracer(fx.Tracer):
         return frozen or super().is_leaf_module(m, module_qualified_name)
 
 
-def _cut(nodes: list[fx.Node], module: nn.Module) -> tuple[fx.Node, set[fx.Node]] | None:
-    """Return the last value that no learned parameter enters and through which alone the samples reach the rest.
+def _cuts(nodes: list[fx.Node], module: nn.Module) -> list[tuple[fx.Node, set[fx.Node]]]:
+    """Return the values that no learned parameter enters and through which alone the samples reach the rest, in order.
 
-    With it comes all that it is made from, itself included.
+    With each comes all that it is made from, itself included.
     """
+    found: list[tuple[fx.Node, set[fx.Node]]] = []
     if sum(node.op == "placeholder" for node in nodes) != 1:
-        return None
+        return found
     learned = {name for name, parameter in module.named_parameters(remove_duplicate=False) if parameter.requires_grad}
     heavy = _with_parameters(module)
     made_from: dict[fx.Node, set[fx.Node]] = {}
     touched: set[fx.Node] = set()  # depends on what is learned
-    best = None
     for node in nodes:
         made_from[node] = {node}.union(*(made_from[given] for given in node.all_input_nodes))
         target = str(node.target)
@@ -113,8 +131,8 @@ def _cut(nodes: list[fx.Node], module: nn.Module) -> tuple[fx.Node, set[fx.Node]
         worth = any(one.op == "call_module" and str(one.target) in heavy for one in before)
         alone = all(user in before for one in before - {node} for user in one.users)
         if worth and alone and any(one.op == "placeholder" for one in before):
-            best = node, before
-    return best
+            found.append((node, before))
+    return found
 
 
 def _part(graph: fx.Graph, cut: fx.Node, before: set[fx.Node], *, first: bool) -> fx.Graph:
@@ -142,17 +160,29 @@ def _task(task: Task, rest: nn.Module) -> Task | None:
     return inner
 
 
-def _steady(begin: nn.Module, module: nn.Module, x: Tensor) -> bool:
-    """Return whether the beginning gives for a sample what it gives in evaluation mode, whatever is beside it."""
-    at_work = in_training(module)
-    for name, layer in begin.named_modules():
-        layer.training = name in at_work
-    if any(layer.training and _changes(layer) for layer in begin.modules()):
-        return False
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        outputs = [begin(x), begin(x), begin.eval()(x)]
-    first = outputs[0]
-    return isinstance(first, Tensor) and len(first) == len(x) and all(map(first.equal, outputs[1:]))
+def _unsteady(begin: nn.Module, at_work: set[str], x: Tensor) -> str | None:
+    """Return why what a beginning gives for a sample cannot be kept; nothing where it can."""
+    changing = (
+        "dropout, batch normalisation or augmentation in it gives other values at every step; put it into evaluation "
+        "mode, as in model.encoder.eval(), to have its features computed once"
+    )
+    if any(name in at_work and _changes(layer) for name, layer in begin.named_modules()):
+        return changing
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with _mode(begin, at_work):
+                first, again = begin(x), begin(x)
+            with _mode(begin, set()):
+                evaluated, alone = begin(x), [begin(one) for one in x.split(1)]
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        return f"it cannot take one sample alone ({one_line(str(error))})"
+    if not isinstance(first, Tensor) or len(first) != len(x) or not first.is_floating_point():
+        return "what it gives is no tensor of floating-point numbers with one line per sample"
+    if not first.equal(again) or not first.equal(evaluated):
+        return changing
+    if any(len(one) != 1 for one in alone) or not torch.allclose(torch.cat(alone), first, rtol=1e-3, atol=1e-5):
+        return "what it gives for a sample depends on the samples beside it"
+    return None
 
 
 def _changes(layer: nn.Module) -> bool:

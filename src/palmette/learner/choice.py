@@ -36,7 +36,6 @@ def choose(
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
     """
-    _refuse_unaddressed_noise(task, dtype, device, probe)
     if name == "auto":
         return _first_that_fits(task, dtype, device, probe)
     if name not in BACKENDS:
@@ -69,23 +68,36 @@ def _first_that_fits(
     return loop, "; ".join([*reasons, "loop runs any model"])
 
 
-def _refuse_unaddressed_noise(
-    task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
-) -> None:
-    """Refuse a model that draws from torch's own random numbers: such a run could not be repeated, let alone resumed."""
+def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]) -> None:
+    """Refuse a model with random numbers or changing buffers of its own: such a run could not be repeated or resumed.
+
+    Args:
+        task: What is learned.
+        dtype: Type of the rows.
+        device: Where they live.
+        probe: A few samples ``(1, batch, ...)``.
+    """
 
     def state() -> Tensor:
         return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
-    before = state()
+    loop, before = LoopBackend(task, dtype, device), state()
+    kept = {name: value.clone() for name, value in loop.buffers()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the model warns of is told when it trains
-        _try(LoopBackend(task, dtype, device), task, dtype, device, probe)
+        _try(loop, task, dtype, device, probe)
     if not torch.equal(before, state()):
         raise BadInput(
             f"model {task.name!r} draws random numbers of its own while training, so a run could not be repeated; "
             "use nn.Dropout layers, whose random numbers Palmette controls"
         )
+    for name, value in loop.buffers():
+        if name not in kept or not torch.equal(value.nan_to_num(), kept[name].nan_to_num()):
+            raise BadInput(
+                f"model {task.name!r} changes its buffer {name!r} while training, and all devices would share it; of buffers "
+                "that change, only the running statistics of torch's own normalisation layers have a place. Put the layer into "
+                "evaluation mode, as in model.layer.eval(), or make the buffer a parameter"
+            )
 
 
 def _try(

@@ -16,7 +16,7 @@ from torch import Tensor
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Stack
 from palmette.learner.beginning import Beginning, apart, encode
-from palmette.learner.choice import choose
+from palmette.learner.choice import choose, refuse_unrepeatable
 from palmette.learner.fused import FusedBackend
 from palmette.learner.optimisers import Optimiser
 from palmette.learner.place import place
@@ -99,6 +99,7 @@ class Learner:
         self.told: list[str] = []
         self.doubts: list[str] = []
         self.optimiser = Optimiser() if optimiser is None else optimiser
+        refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
         found = apart(task, x, dtype)
         if isinstance(found, Beginning):
             self.data = encode(self.data, found.module, memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,10 +113,13 @@ def lower(module: nn.Module) -> list[Link]:
     else:
         prefix = ""
     try:
+        evaluated = _Tracer().trace(copy.deepcopy(module).eval())
         graph = _Tracer().trace(module)
     except Exception as error:  # a user's forward can raise anything when it is called with a proxy
         text = str(error).strip() or type(error).__name__
         raise NotFused(f"torch.fx cannot trace it: {text.splitlines()[0]}") from None
+    if str(graph) != str(evaluated):
+        raise NotFused("its forward looks at self.training, and a chain of stages is one for both")
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)

@@ -59,11 +59,13 @@ class Optimiser(BaseModel):
 
     def memory(self, layout: Layout) -> dict[str, Tensor]:
         """Return what a device remembers before its first step: initial rows by name."""
+        if self.name == "sgd" and not self.momentum:
+            return {}
         parts = [part for part in layout.parts if part != BUFFERS]
         width = layout.part(parts).width
         if self.name == "adam":
             return {"first": torch.zeros(width), "second": torch.zeros(width), "count": torch.zeros(len(parts))}
-        return {"first": torch.zeros(width)} if self.momentum else {}
+        return {"first": torch.zeros(width)}
 
     @property
     def plain(self) -> bool:
@@ -100,7 +102,8 @@ class Stepping:
         part_of = {name: position for position, part in enumerate(names) for name in layout.parts[part]}
         chosen = layout if only is None else layout.part(only)
         columns = [part_of[name] for name in chosen.names]
-        self._part_of = torch.repeat_interleave(torch.tensor(columns), torch.tensor(chosen.sizes))
+        counts = torch.tensor(chosen.sizes, dtype=torch.int64)
+        self._part_of = torch.repeat_interleave(torch.tensor(columns, dtype=torch.int64), counts)
 
     def step(self, rows: Tensor, gradient: Tensor, which: Tensor | None) -> Tensor:
         """Return the direction of a step, to be multiplied by the learning rate, and remember what is to be.

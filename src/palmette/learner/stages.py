@@ -204,7 +204,7 @@ class Dropout(Stage):
     def forward(self, x: Tensor) -> Tensor:
         """Zero a share of the entries and scale up the rest."""
         self._scale: Tensor | None = None
-        if not self.place.training or self.layer.rate == 0:
+        if not self.place.training or not self.layer.training or self.layer.rate == 0:
             return x
         counter = torch.arange(x[0].numel(), device=x.device)
         keep = uniform(mix(self.address[:, None] + self.layer.layer, counter)) >= self.layer.rate

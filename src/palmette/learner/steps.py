@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palmette import address
-from palmette.errors import Diverged, PalmetteError
+from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.learner import batches
 from palmette.learner.backends import Feed, Gradients, Objective, Stack
 from palmette.learner.descent import take
@@ -119,7 +119,7 @@ class Steps:
     def _plan(self, batch: BatchKind, call: int, *, epochs: bool = False) -> batches.Plan | None:
         """Fix the batches of a call; ``None`` for all samples where they are too many to take at once."""
         size, most = self._size(batch), int(self._count.max())
-        if size is None and most > _FULL:
+        if size is None and most > _FULL and not self._learner.task.mixes_samples:
             return None
         whole = size is None
         size = most if size is None else min(size, most)
@@ -177,17 +177,17 @@ class Steps:
         """Return the gradients of some devices on the samples gathered for them, or on all they have."""
         with self._blame(ids):
             if samples is None:
-                return self._full(objective, rows, ids, masks, running, only)
+                return self._full(objective, rows, ids, masks, only), None
             return self._learner.backend.gradient(objective, rows, Feed(*samples, masks, running, only))
 
-    def _full(
-        self, objective: Objective, rows: Stack, ids: Tensor, masks: Tensor, running: Tensor | None, only: Parts
-    ) -> Gradients:
-        """Sum the gradient over all training samples, block by block, leaving out devices that have no more."""
+    def _full(self, objective: Objective, rows: Stack, ids: Tensor, masks: Tensor, only: Parts) -> Stack:
+        """Sum the gradient over all training samples, block by block, leaving out devices that have no more.
+
+        Models that mix samples, as those with running statistics do, never come here: a block is not the batch.
+        """
         learner = self._learner
         count, first = self._on_device(learner.samples[ids]), self._on_device(learner.population.start[ids])
         total = {name: torch.zeros_like(value) for name, value in rows.items()}
-        running = None if running is None else running.clone()
         for lo in range(0, int(count.max()), _FULL):
             active = (count > lo).nonzero().squeeze(1)
             size = min(_FULL, int(count[active].max()) - lo)
@@ -196,13 +196,10 @@ class Steps:
             weight = (position < n).to(learner.dtype) / n.to(learner.dtype)
             x, y = self._take(first[active, None] + torch.minimum(position, n - 1))
             part = {name: value[active] for name, value in rows.items()}
-            feed = Feed(x, y, weight, masks[active], take(running, active), only)
-            gradients, moved = learner.backend.gradient(objective, part, feed)
-            for name, value in gradients.items():
+            feed = Feed(x, y, weight, masks[active], None, only)
+            for name, value in learner.backend.gradient(objective, part, feed)[0].items():
                 total[name][active] += value
-            if running is not None and moved is not None:
-                running[active] = moved
-        return total, running
+        return total
 
     def _gather(self, plan: batches.Plan, step: int, index: Tensor, which: Tensor | None) -> Gathered:
         """Return the samples of one step for some devices."""
@@ -220,10 +217,17 @@ class Steps:
         """Say where an error inside torch came from."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, BadInput):
+                raise
             learner = self._learner
             names = [learner.population.tree.name(0, int(i)) for i in ids[:3]]
             more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""
+            if "more than 1 value per channel" in str(error):
+                raise BadInput(
+                    f"{', '.join(names)}{more}: a batch of one sample, and batch normalisation needs two. Choose a batch_size "
+                    "that leaves no device a last batch of one sample, or use nn.GroupNorm or nn.LayerNorm"
+                ) from error
             lines = str(error).strip().splitlines() or [type(error).__name__]
             why = lines[-1] if "TorchScript" in lines[0] else lines[0]  # where a compiled program failed is told first
             if "without overflow" in why:

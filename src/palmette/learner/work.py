@@ -108,7 +108,7 @@ class LocalWork(Steps):
         update = Update(
             lr=lr * optimiser.factor(self.round, self._all_rounds),
             pull=pull,
-            centre=None if centre is None else centre[:, :width],
+            centre=centre if centre is None or centre.shape[1] == width else centre[:, :width],
             extra=_within(extra, start, width),
             l2=task.l2,
             decay=optimiser.weight_decay if optimiser.plain else 0.0,

@@ -61,6 +61,10 @@ def check(module: nn.Module, place: Place | None) -> None:
 
 
 def mixes_samples(module: nn.Module) -> bool:
-    """Return whether a sample's output while training depends on the samples beside it."""
+    """Return whether a sample's output while training, or what becomes of running statistics, depends on those beside it."""
     training = in_training(module)
-    return any(isinstance(layer, _BatchNorm) and name in training for name, layer in module.named_modules())
+    return any(
+        name in training
+        and (isinstance(layer, _BatchNorm) or (isinstance(layer, _NormBase) and layer.track_running_stats))
+        for name, layer in module.named_modules()
+    )

@@ -286,7 +286,7 @@ def test_a_batch_of_one_sample_is_refused_with_the_way_out() -> None:
     for backend in ("loop", "vmap"):
         of = learner(backend, "own")
         with pytest.raises(
-            BadInput, match="a batch of one sample, and batch normalisation needs two. Choose a batch_size"
+            BadInput, match=r"a batch of one sample, and batch normalisation needs two\. Choose a batch_size"
         ):
             work(of).descend(rows(of), steps=1, lr=0.1, batch="one")
 

@@ -86,6 +86,18 @@ def test_numbers_as_ids_are_the_same_devices_as_texts() -> None:
     )
 
 
+def test_deep_paths_of_many_names_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {f"t{tier}": [f"{tier}-{row % (tier + 2)}" for row in range(60)] for tier in range(4)}
+    rows = pa.table({**names, "d": [f"d{row}" for row in range(60)], "y": ["u", "v"] * 30, "v": np.arange(60) / 7})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # every device has one row, and names repeat
+        plain = read(rows, team=list(names))
+        monkeypatch.setattr("palmette.tables.places._MOST", 50)
+        again = read(rows, team=list(names))
+    assert plain.tree.spec() == again.tree.spec()
+    assert plain.devices == 60
+
+
 def test_without_teams_devices_are_the_servers() -> None:
     assert read(table()).tree.tiers == 2
 
@@ -332,7 +344,7 @@ def test_a_table_that_cannot_be_packed_leaves_nothing_behind(monkeypatch: pytest
     monkeypatch.setattr("palmette.values.memory", lambda: 4500)
     with pytest.raises(BadInput, match="palmette data pack"):
         pm.read_table("visits.csv", **KNOWN)
-    monkeypatch.setattr("palmette.tables.read.encode", lambda *given: 1 / 0)
+    monkeypatch.setattr("palmette.tables.read.encode", lambda *given, **more: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         pm.read_table("visits.csv", **KNOWN, into="packed")
     assert sorted(path.name for path in Path().iterdir()) == ["visits.csv"]

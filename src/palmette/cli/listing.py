@@ -77,6 +77,7 @@ def _notes(topic: str) -> list[RenderableType]:
         _choices("shift", SHIFTS),
         Text(),
         _note("palmette run permfl --set data.partition=iid --set data.shift=rotate"),
+        Text.assemble(("Your own data:  ", "bold"), "palmette data check --help"),
     ]
 
 

@@ -72,7 +72,7 @@ def predict(
         notes.append(
             f"the table has no column {lacking!r}, so no row says whose it is: all are predicted by the global model"
         )
-    lines = _Lines(encoding, result, into)
+    lines = _Lines(encoding, result, into, table.decimal_commas)
     for begin, batch in table.batches([*encoding.columns, *path]):
         cells = {name: columns.plain(batch.column(name)) for name in batch.schema.names}
         keep = usable(cells, encoding, table, begin)
@@ -120,7 +120,7 @@ def usable(cells: Mapping[str, Any], encoding: Encoding, table: Table, begin: in
         array = cells[one.column]
         gone = array.is_null().to_numpy(zero_copy_only=False)
         if one.equals is None:
-            values = numbers_of(array)
+            values = numbers_of(array, comma=table.decimal_commas)
             wrong = (np.isnan(values) & ~gone) | np.isinf(values)
             if wrong.any():
                 row = int(wrong.argmax())
@@ -147,8 +147,8 @@ def _paths(cells: Mapping[str, Any], names: list[str]) -> list[tuple[str, ...]]:
 class _Lines:
     """Collects predictions, each by its own model."""
 
-    def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None) -> None:
-        self._encoding, self._result, self._into = encoding, result, into
+    def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None, comma: bool) -> None:
+        self._encoding, self._result, self._into, self._comma = encoding, result, into, comma
         self._rows: list[int] = []
         self._devices: list[str | None] = []
         self._models: list[str] = []
@@ -165,7 +165,7 @@ class _Lines:
         devices: list[str | None],
     ) -> None:
         """Predict the rows of a batch."""
-        features, unknown = encode(self._encoding, cells)
+        features, unknown = encode(self._encoding, cells, comma=self._comma)
         self._unknown += unknown
         self._dropped += int((~keep).sum())
         places = np.flatnonzero(keep).tolist()

@@ -75,7 +75,7 @@ def _sorted(names: Mapping[str, None]) -> list[str]:
         return sorted(names)
 
 
-def encode(encoding: Encoding, cells: Mapping[str, Any]) -> tuple[Features, int]:
+def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False) -> tuple[Features, int]:
     """Return the features of a batch, one line per row, and how many cells hold a category that is not known.
 
     A missing number becomes the mean of the training rows, a missing or unknown category no category.
@@ -83,13 +83,14 @@ def encode(encoding: Encoding, cells: Mapping[str, Any]) -> tuple[Features, int]
     Args:
         encoding: How the columns become inputs.
         cells: The columns, from `columns.plain`.
+        comma: Whether numbers may have decimal commas.
     """
     rows = len(next(iter(cells.values())))
     made: Features = np.zeros((rows, len(encoding.inputs)), dtype=np.int64 if encoding.tokens else np.float32)
     unknown, groups = 0, _groups(encoding)
     for name, (first, inputs) in groups.items():
         if inputs[0].equals is None:
-            one, values = inputs[0], numbers_of(cells[name])
+            one, values = inputs[0], numbers_of(cells[name], comma=comma)
             values = np.where(np.isnan(values), one.subtract if one.fill is None else one.fill, values)
             made[:, first] = (values - one.subtract) / one.divide
             continue
@@ -102,10 +103,10 @@ def encode(encoding: Encoding, cells: Mapping[str, Any]) -> tuple[Features, int]
     return made, unknown
 
 
-def numbers_of(array: Any) -> Floats:
-    """Return a plain column as numbers; decimal commas are read where the column has no other numbers."""
+def numbers_of(array: Any, *, comma: bool) -> Floats:
+    """Return a plain column as numbers; where they may have decimal commas, these are read as far as there are some."""
     values = columns.numbers(array)
-    if columns.family(array.type) == "text" and np.isnan(values).sum() > array.null_count:
+    if comma and columns.family(array.type) == "text" and np.isnan(values).sum() > array.null_count:
         with_commas = columns.numbers(array, comma=True)
         return with_commas if np.isnan(with_commas).sum() == array.null_count else values
     return values

@@ -17,6 +17,7 @@ from palmette.tree.planting import from_links, refuse_deep, refuse_huge
 
 Path = tuple[str, ...]
 _TOLD = 3  # names in a sentence
+_MOST = 2**62  # a path's names as one whole number
 
 
 class Places:
@@ -37,30 +38,38 @@ class Places:
     def add(self, batch: dict[str, Any]) -> None:
         """Take in the next rows; columns are from `columns.plain`."""
         codes = [self._codes(tier, batch[name]) for tier, name in enumerate(self._columns)]
-        joined = np.zeros(len(codes[0]), dtype=np.int64)
+        joined, bound = np.zeros(len(codes[0]), dtype=np.int64), 1
         for tier, code in enumerate(codes):
-            joined = joined * (len(self._names[tier]) + 1) + code + 1
+            size = len(self._names[tier]) + 1
+            if bound * size >= _MOST:  # numbered anew before they leave the whole numbers there are
+                joined, bound = np.unique(joined, return_inverse=True)[1].reshape(-1), len(joined) + 1
+            joined, bound = joined * size + code + 1, bound * size
         _, first, inverse = np.unique(joined, return_index=True, return_inverse=True)
         inverse = inverse.reshape(-1)
-        numbers = np.full(len(first), -1, dtype=np.int32)
-        for at in np.argsort(first).tolist():
-            key = tuple(int(code[first[at]]) for code in codes)
-            if -1 in key:
-                continue
-            if key not in self._number:
-                self._number[key] = len(self.paths)
-                self.paths.append(tuple(self._names[tier][code] for tier, code in enumerate(key)))
-            numbers[at] = self._number[key]
+        order = np.argsort(first)  # by appearance
+        keys = zip(*(code[first[order]].tolist() for code in codes), strict=True)
+        numbers = np.empty(len(first), dtype=np.int32)
+        numbers[order] = [self._of(key) for key in keys]
         self._rows.append(numbers[inverse])
+
+    def _of(self, key: tuple[int, ...]) -> int:
+        """Return the number of a path, a new one where it was not met before; -1 for a path with a gap."""
+        number = self._number.get(key)
+        if number is None:
+            number = -1 if -1 in key else len(self.paths)
+            self._number[key] = number
+            if number >= 0:
+                self.paths.append(tuple(self._names[tier][code] for tier, code in enumerate(key)))
+        return number
 
     def _codes(self, tier: int, array: Any) -> Ints:
         coded = pc.dictionary_encode(columns.names(array))
-        known, listed = self._known[tier], self._names[tier]
-        for name in coded.dictionary.to_pylist():
+        known, listed, names = self._known[tier], self._names[tier], coded.dictionary.to_pylist()
+        for name in names:
             if name not in known:
                 known[name] = len(listed)
                 listed.append(name)
-        own = np.array([known[name] for name in coded.dictionary.to_pylist()], dtype=np.int64)
+        own = np.array([known[name] for name in names], dtype=np.int64)
         index = np.array(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
         return np.where(index < 0, -1, own[index] if len(own) else -1)
 

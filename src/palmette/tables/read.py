@@ -233,8 +233,8 @@ def _fill(table: Table, found: Understood, encoding: Encoding, plan: Plan, x: Ar
     for cells, rows, _ in _used(table, [*found.kinds, encoding.label], plan):
         target = cells.pop(encoding.label)
         place = plan.place[rows]
-        y[place] = numbers_of(target) if regression else class_numbers(encoding, target)
-        x[place], strange = encode(encoding, cells)
+        y[place] = numbers_of(target, comma=table.decimal_commas) if regression else class_numbers(encoding, target)
+        x[place], strange = encode(encoding, cells, comma=table.decimal_commas)
         unknown += strange
     if unknown:
         found.findings.notes.append(

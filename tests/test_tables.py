@@ -246,7 +246,7 @@ def test_a_run_on_a_file_resumes_from_the_shell_to_the_same_bytes_and_refuses_ch
     assert Path("one/devices.safetensors").read_bytes() == Path("whole/devices.safetensors").read_bytes()
     again = palmette("run", "--config", "one/config.toml", "--out", "again", "--quiet")
     assert (again.exit_code, again.stderr) == (0, "")
-    write("visits.csv", visits(seed=1))
+    write("visits.csv", [*visits(), ["north", "h0", "w0", "old", "", "", ""]])  # changed, and full of problems
     for words in (["resume", "one", "--rounds", "4"], ["run", "--config", "one/config.toml", "--out", "other"]):
         done = palmette(*words, "--quiet")
         assert done.exit_code == 2

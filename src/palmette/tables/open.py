@@ -15,6 +15,7 @@ from palmette.tables.assemble import digest
 from palmette.tables.folders import is_folders, read_folders
 from palmette.tables.given import HUB, read_function, read_hub
 from palmette.tables.read import read_table
+from palmette.tables.source import open_table
 from palmette.values import plain, shown
 
 APART = ("source", "seed", "into")  # keywords of `read_table` that are no settings of the data
@@ -44,17 +45,21 @@ def open_data(name: str, *, seed: int = 0, fingerprint: str | None = None, **opt
         fingerprint: What the data were known by when the config was written; other data are refused.
         **options: Settings of the data, such as ``device`` and ``label``.
     """
-    made = _open(name, seed, options)
-    now = None if made.recipe is None else made.recipe.values.get("fingerprint")
-    if fingerprint and now != fingerprint:
-        raise BadInput(
-            f"{name} is not what it was when this config was written: its fingerprint was {fingerprint} and is {now}. Put the "
-            "old data back, or start a new run without data.fingerprint"
-        )
+    made = _open(name, seed, options, fingerprint)
+    _refuse_others(name, fingerprint, None if made.recipe is None else made.recipe.values.get("fingerprint"))
     return made
 
 
-def _open(name: str, seed: int, options: dict[str, Any]) -> Population:
+def _refuse_others(name: str, fingerprint: str | None, now: str | None) -> None:
+    """Refuse data that are not those a config was written for."""
+    if fingerprint and now != fingerprint:
+        raise BadInput(
+            f"{name} is not what it was when this config was written: its fingerprint was {fingerprint} and is {now}. Put the "
+            "old data back, or start a new run without it (--set data.fingerprint=)"
+        )
+
+
+def _open(name: str, seed: int, options: dict[str, Any], fingerprint: str | None) -> Population:
     path = Path(name).expanduser()
     if is_saved(path):
         for option in options:
@@ -73,7 +78,11 @@ def _open(name: str, seed: int, options: dict[str, Any]) -> Population:
     for option in options:
         if option not in known:
             raise BadInput(f"data.{option} = {shown(options[option])} is no setting of a table{nearest(option, known)}")
-    return read_table(path, seed=seed, **options)
+    words = {key: options[key] for key in ("encoding", "delimiter") if isinstance(options.get(key), str)}
+    table = open_table(path, **words)
+    if fingerprint:  # told before what may be wrong with other data
+        _refuse_others(name, fingerprint, table.fingerprint)
+    return read_table(table, seed=seed, **options)
 
 
 def _known_by_samples(made: Population, path: Path, options: dict[str, Any], seed: int) -> Population:

@@ -168,7 +168,7 @@ def pack(
             unseen=plan.unseen,
         )
         if table.path is not None:
-            told = {"name": str(table.path), **how.as_dict(), "fingerprint": table.fingerprint()}
+            told = {"name": str(table.path), **how.as_dict(), "fingerprint": table.fingerprint}
             made = made.made_by(Recipe(told, seed))
         return made if packing is None else packing.finish(made), plan
     except BaseException:

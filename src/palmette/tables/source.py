@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,9 @@ class Table:
             for row, text in sorted(part.broken.items()):
                 yield (f"row {row:,}" if len(self.parts) == 1 else f"{part.name} row {row:,}"), text
 
+    @cached_property
     def fingerprint(self) -> str:
-        """Return a digest of all files; nothing for a table in memory."""
+        """A digest of all files; nothing for a table in memory."""
         digest = hashlib.sha256()
         for part in self.parts:
             if part.path is None:

@@ -34,10 +34,10 @@ def make_files(data: Path, place: Path) -> None:
 def schools(data: Path, place: Path) -> None:
     """Pupils of schools in two sectors, as CSV; and some new pupils without a result."""
     rows = rows_of(data, "mlmRev_Hsb82")
-    known = sorted({row["school"] for row in rows})[:20]
+    known = sorted({row["school"] for row in rows})[:12]
     rows = [row for row in rows if row["school"] in known]
     columns = ["sector", "school", "minrty", "sx", "ses", "mAch"]
-    for name, some, kept in (("schools.csv", rows, columns), ("new-pupils.csv", rows[::50], columns[:-1])):
+    for name, some, kept in (("schools.csv", rows, columns), ("new-pupils.csv", rows[::25], columns[:-1])):
         with (place / name).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, kept, extrasaction="ignore")
             writer.writeheader()
@@ -48,7 +48,7 @@ def vaccines(data: Path, place: Path) -> None:
     """Children of communities in town and country, as Parquet; and one more community."""
     rows = rows_of(data, "mlmRev_guImmun")
     last = rows[-1]["comm"]
-    some = {*list(dict.fromkeys(row["comm"] for row in rows))[:40], last}
+    some = {*list(dict.fromkeys(row["comm"] for row in rows))[:16], last}
     rows = [row for row in rows if row["comm"] in some]
     for name, some in (
         ("vaccines.parquet", [row for row in rows if row["comm"] != last]),
@@ -60,8 +60,8 @@ def vaccines(data: Path, place: Path) -> None:
 def stars(data: Path, place: Path) -> None:
     """Pupils of the STAR experiment as a spreadsheet gives them, dirty in ten ways."""
     rows = [row for row in rows_of(data, "mlmRev_star") if row["math"] != "NA" and row["math"]]
-    known = sorted({row["sch"] for row in rows}, key=int)[:12]
-    rows = [row for row in rows if row["sch"] in known][:1500]
+    known = sorted({row["sch"] for row in rows}, key=int)[:8]
+    rows = [row for row in rows if row["sch"] in known][:600]
     lines = []
     for number, row in enumerate(rows):
         score = row["math"].replace(".", ",")  # 1: decimal commas

@@ -311,9 +311,9 @@ def test_statistics_that_nothing_moves_and_places_for_none_are_said(tmp_path: Pa
     people, task = images(), Task(normed(), buffers="averaged")
     settings = {"batch_size": 4, "smoothness": 500.0, "convexity": 0.1, "iterations": 3}
     with pytest.warns(UserWarning, match="al2sgd") as told:
-        pm.run("al2sgd", people, task, rounds=1, settings=settings, local={"momentum": 0.5}, out=tmp_path / "still")
+        pm.run("al2sgd", people, task, rounds=1, settings=settings, optimiser={"momentum": 0.5}, out=tmp_path / "still")
     said = [str(one.message) for one in told]
-    assert any(text.startswith("local.* does not apply to al2sgd") for text in said)
+    assert any(text.startswith("optimiser.* does not apply to al2sgd") for text in said)
     assert any(text.startswith("the running statistics of the model stay as they began: al2sgd takes") for text in said)
     plain = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), buffers="own")
     with pytest.warns(UserWarning, match="buffers = 'own' changes nothing: the model has no running statistics"):
@@ -323,7 +323,7 @@ def test_statistics_that_nothing_moves_and_places_for_none_are_said(tmp_path: Pa
 def test_what_is_used_is_not_said_to_be_unused(tmp_path: Path) -> None:
     task = Task(normed(), buffers="own")
     pm.run(
-        "fedavg", images(), task, rounds=1, local={"momentum": 0.5}, out=tmp_path / "run"
+        "fedavg", images(), task, rounds=1, optimiser={"momentum": 0.5}, out=tmp_path / "run"
     )  # warnings are errors here
     assert "warning" not in (tmp_path / "run" / "log.txt").read_text()
 

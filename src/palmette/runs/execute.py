@@ -180,7 +180,7 @@ class Execution:
                 "trained and sent"
             )
         if "descend" not in used and simulation.learner.optimiser != Optimiser():
-            yield f"local.* does not apply to {name}: it takes gradients and makes its own steps of them"
+            yield f"optimiser.* does not apply to {name}: it takes gradients and makes its own steps of them"
         if "steps" not in used and task.running is not None:
             yield (
                 f"the running statistics of the model stay as they began: {name} takes gradients and makes its own steps of "

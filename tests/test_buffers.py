@@ -305,3 +305,42 @@ def test_models_of_all_are_measured_a_few_devices_at_a_time(monkeypatch: pytest.
     monkeypatch.setattr(scorer, "sums", noting)
     torch.testing.assert_close(pm.evaluate(simulation)["GM"].sums["loss"], expected)
     assert max(most) == 3
+
+
+def test_statistics_that_nothing_moves_and_places_for_none_are_said(tmp_path: Path) -> None:
+    people, task = images(), Task(normed(), buffers="averaged")
+    settings = {"batch_size": 4, "smoothness": 500.0, "convexity": 0.1, "iterations": 3}
+    with pytest.warns(UserWarning, match="al2sgd") as told:
+        pm.run("al2sgd", people, task, rounds=1, settings=settings, optimiser={"momentum": 0.5}, out=tmp_path / "still")
+    said = [str(one.message) for one in told]
+    assert any(text.startswith("optimiser.* does not apply to al2sgd") for text in said)
+    assert any(text.startswith("the running statistics of the model stay as they began: al2sgd takes") for text in said)
+    plain = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), buffers="own")
+    with pytest.warns(UserWarning, match="buffers = 'own' changes nothing: the model has no running statistics"):
+        pm.run("fedavg", people, plain, rounds=1, settings={"alpha": 0.001}, out=tmp_path / "plain")
+
+
+def test_what_is_used_is_not_said_to_be_unused(tmp_path: Path) -> None:
+    task = Task(normed(), buffers="own")
+    pm.run(
+        "fedavg", images(), task, rounds=1, optimiser={"momentum": 0.5}, out=tmp_path / "run"
+    )  # warnings are errors here
+    assert "warning" not in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_layer_with_two_names_is_saved_under_both(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat, self.norm, self.last = nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)
+            self.again = self.norm
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.last(self.again(self.norm(self.flat(x))))
+            return result
+
+    result = pm.run("fedavg", images(), Task(Twice(), buffers="own"), rounds=1, out=tmp_path / "run")
+    plain = Twice()
+    plain.load_state_dict(result.state_dict("PM", result.names("PM")[1]))
+    assert plain.again.running_mean is not None
+    assert plain.again.running_mean.abs().max() > 0

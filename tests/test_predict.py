@@ -139,7 +139,9 @@ def test_what_predicts_is_saved_and_predicts_again(tmp_path: Path) -> None:
     assert torch.allclose(result.predict(x, "GM"), plain(x), atol=1e-6)
     with pytest.raises(BadInput, match="devices of mixed predict in a way of its own, from several rows"):
         pm.export(result, tmp_path / "out", node=name)
-    with pytest.raises(BadInput, match="mixed predicts in a way of its own, and a folder holds no code: give method="):
+    with pytest.raises(
+        BadInput, match=r"^mixed predicts in a way of its own, and a folder holds no code: give method="
+    ):
         result.predict(x, node=name)
 
 
@@ -152,3 +154,19 @@ def test_most_methods_predict_with_their_model(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "devices-rows.safetensors").exists()
     with pytest.raises(BadInput, match=r"cannot take samples of shape \(3,\)"):
         result.predict(torch.zeros(2, 3), node=node)
+
+
+@pytest.mark.parametrize("buffers", ["own", "averaged"])
+def test_a_layer_in_evaluation_mode_predicts_as_it_was_trained(buffers: Any, tmp_path: Path) -> None:
+    def module() -> nn.Module:
+        made = normed()
+        made[1].eval()  # its statistics stay, so they are no part of a row
+        return made
+
+    alone = pm.Population.from_arrays([torch.randn(24, 1, 8, 8)], [torch.arange(24) % 3], test=0.25)
+    result = pm.run(Mixed(share=1.0), alone, Task(module(), buffers=buffers), rounds=1, out=tmp_path / "run")
+    x = alone.features(torch.arange(18, 24), torch.float32)
+    outputs = result.predict(x, into=module(), method=Mixed(share=1.0))  # there is only one device to name
+    right = float((outputs.argmax(1) == alone.y[18:]).float().mean())
+    assert outputs.shape == (6, 3)
+    assert right == pytest.approx(result.last("PM"))

@@ -257,8 +257,10 @@ class LoopBackend:
         self._task, self._replicas = task, Replicas(task, dtype, device, training=True)
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the buffers of the module that this thread computes with."""
-        return self._replicas.get()[0].named_buffers()
+        """Yield the buffers that this thread's module keeps as its own: not those that every call gives it."""
+        module, dropout = self._replicas.get()
+        given = {*dropout, *(self._task.running.names if self._task.running is not None else ())}
+        return ((name, value) for name, value in module.named_buffers() if name not in given)
 
     def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
         """Differentiate the objective device by device."""

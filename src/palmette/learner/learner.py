@@ -69,6 +69,8 @@ class Learner:
         reason: Why it is this one, in plain words.
         told: Further sentences about how the model is computed.
         doubts: Such sentences that a user should see.
+        used: What of `LocalWork` programs have called so far: ``"descend"`` follows the run's optimiser, ``"steps"`` change
+            running statistics.
     """
 
     def __init__(
@@ -98,7 +100,12 @@ class Learner:
         task = self.task = task.fitted(x, y, population.classes)
         self.told: list[str] = []
         self.doubts: list[str] = []
+        self.used: set[str] = set()
         self.optimiser = Optimiser() if optimiser is None else optimiser
+        if task.buffers is not None and task.running is None:
+            self.doubts.append(
+                f"buffers = {task.buffers!r} changes nothing: the model has no running statistics to place"
+            )
         refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
         found = apart(task, x, dtype)
         if isinstance(found, Beginning):

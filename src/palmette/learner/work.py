@@ -62,6 +62,7 @@ class LocalWork(Steps):
             only: The part of the model that takes steps, or several; the others stay as they are. All by default.
         """
         rule, memory = self._learner.optimiser, None
+        self._learner.used.add("descend")
         if rule.keep:
             memory = {name: self.kept[name] for name in rule.memory(self._learner.task.layout)}
         given: dict[str, Any] = {"steps": steps, "lr": lr, "pull": pull, "centre": centre, "extra": extra}
@@ -101,6 +102,7 @@ class LocalWork(Steps):
         if centre is None and (isinstance(pull, Tensor) or pull != 0):
             raise PalmetteError("descend(pull=...) also needs centre=, the rows to pull to")
         learner, task, parts = self._learner, self._learner.task, self._chosen(only)
+        learner.used.add("steps")
         rows, running = self._open(start)
         remembered = {name: value.clone() for name, value in (memory or self._begin(optimiser)).items()}
         stepping = None if optimiser.plain else Stepping(optimiser, task.learned, parts, remembered)
@@ -151,6 +153,7 @@ class LocalWork(Steps):
             batch: As in `descend`.
         """
         task, start, running = self._learner.task, dict(rows), None
+        self._learner.used.add("steps")
         if task.running is not None:
             if not task.own_running and "model" not in rows:
                 raise PalmetteError(

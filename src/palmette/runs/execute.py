@@ -21,7 +21,7 @@ from palmette.engines.evaluation import Reports, Scores, measure_all
 from palmette.engines.measures import Whole, make_measures
 from palmette.engines.simulate import Simulation
 from palmette.errors import Diverged, PalmetteError
-from palmette.learner import Halted
+from palmette.learner import Halted, Optimiser
 from palmette.protocol import ModelKind
 from palmette.runs.checkpoint import Memory, Seconds, Span, check_rounds, unfit
 from palmette.runs.checkpoint import history as unpacked
@@ -149,11 +149,9 @@ class Execution:
         adapted = simulation.adapt_steps
         with self._timed("rounds"):
             simulation.step()
-        if done == 1 and simulation.task.parts and not simulation.looked_at_parts:
-            self._folder.warn(
-                f"model.parts names {', '.join(simulation.task.parts)}, and {simulation.algorithm.name} makes no difference "
-                "between parts: all of the model is trained and sent"
-            )
+        if done == 1:
+            for text in self._unused():
+                self._folder.warn(text)
         scores = self._measure() if measured else None
         if scores is not None:
             self._record(scores, when="after")
@@ -171,6 +169,24 @@ class Execution:
             waited = time.monotonic() - self._published
             if waited >= _PUBLISH_PAUSE and spent["progress"] <= _PUBLISH_SHARE * total:
                 self._publish()
+
+    def _unused(self) -> Iterator[str]:
+        """Yield what the run was given and its first round had no use for."""
+        simulation, name = self._simulation, self._simulation.algorithm.name
+        task, used = simulation.task, simulation.learner.used
+        if task.parts and not simulation.looked_at_parts:
+            yield (
+                f"model.parts names {', '.join(task.parts)}, and {name} makes no difference between parts: all of the model is "
+                "trained and sent"
+            )
+        if "descend" not in used and simulation.learner.optimiser != Optimiser():
+            yield f"optimiser.* does not apply to {name}: it takes gradients and makes its own steps of them"
+        if "steps" not in used and task.running is not None:
+            yield (
+                f"the running statistics of the model stay as they began: {name} takes gradients and makes its own steps of "
+                "them, so its models are measured with other statistics than they were trained with; use nn.GroupNorm or "
+                "nn.LayerNorm"
+            )
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -378,35 +379,33 @@ class Result:
             into: A module of the same layers, where the run's model was your own.
             method: The algorithm, where it was an object of your own that predicts in a way of its own.
         """
-        module = self.module(kind, node, into).eval()
+        module = self.module(kind, node, into)
+        own = kind == "PM" and (self.folder / ROWS).exists()
+        work: Callable[[Tensor], Tensor] = self._own_way(node, module, method) if own else module.eval()
         try:
             with torch.no_grad():
-                if kind != "PM" or not (self.folder / ROWS).exists():
-                    output = module(x)
-                    assert isinstance(output, Tensor)
-                    return output
-                return self._own_way(x, str(node), module, method)
+                return work(x)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise BadInput(
                 f"model {self.config.model.name!r} cannot take samples of shape {tuple(x.shape[1:])}: {one_line(str(error))}"
             ) from None
 
-    def _own_way(self, x: Tensor, node: str, module: nn.Module, method: Algorithm | None) -> Tensor:
-        """Return what a device predicts by the algorithm's own rule, from all it keeps."""
+    def _own_way(self, node: str | None, module: nn.Module, method: Algorithm | None) -> Callable[[Tensor], Tensor]:
+        """Return what predicts as a device does by the algorithm's own rule, from all it keeps."""
         if method is None and not self.config.by_path and "algorithm" in self.config.given:
             raise BadInput(
                 f"{self.config.algorithm} predicts in a way of its own, and a folder holds no code: give method=, the algorithm"
             )
         self._files.check(ROWS)
-        line = self.names("PM").index(node)
+        line = 0 if node is None else self.names("PM").index(node)
         with safe_open(self.folder / ROWS, framework="pt") as file:
             rows = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
-        task = make_task(module, tuple(x.shape[1:]), None, loss="squared", **self.config.model.about)
-        running = None
-        if task.running is not None and task.own_running:
-            running = task.initial_running(next(iter(rows.values())).dtype)
-        batch = Batch(x, x, None, task, task.module, {}, running)
-        return (method or self.config.method()).predict(rows, batch)
+        dtype, algorithm = rows["model"].dtype, method or self.config.method()
+        # The module comes with its layers in the modes they trained in, which say what a row holds.
+        task = make_task(module, (), None, loss="squared", **self.config.model.about)
+        running = task.initial_running(dtype) if task.own_running else None
+        replica = task.replica(training=False, dtype=dtype, device=torch.device("cpu"))
+        return lambda x: algorithm.predict(rows, Batch(x, x, None, task, replica, {}, running))
 
     def save_models(self, target: str | Path, kind: ModelKind = "PM") -> list[Path]:
         """Write every node's model to a safetensors file of its own, named after the node; what is frozen is in each.

@@ -176,10 +176,14 @@ class Task:
 
     @cached_property
     def tied(self) -> dict[str, str]:
-        """Other names of parameters that several layers share, each with the name under which it is learned or frozen."""
-        named = {id(parameter): name for name, parameter in self.module.named_parameters()}
-        every = self.module.named_parameters(remove_duplicate=False)
-        return {name: named[id(value)] for name, value in every if named[id(value)] != name}
+        """Other names of what several layers share, each with the name under which it is learned, kept or frozen."""
+        module, saved = self.module, self.module.state_dict()
+        named = {id(value): name for name, value in (*module.named_parameters(), *module.named_buffers())}
+        every = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        return {name: named[id(value)] for name, value in every if named[id(value)] != name and name in saved}
 
     def replica(self, *, training: bool, dtype: torch.dtype, device: torch.device) -> nn.Module:
         """Copy the module for functional calls; its parameters are only shapes, its dropout is addressed."""

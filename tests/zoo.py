@@ -198,3 +198,17 @@ class Half(nn.Module):
         with torch.no_grad():
             x = self.first(x)
         return self.last(x)
+
+
+class LoRA(nn.Module):
+    """A frozen linear layer with a learned correction of low rank, which is zero at first."""
+
+    def __init__(self, layer: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) + self.up(self.down(x))

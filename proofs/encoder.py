@@ -25,13 +25,17 @@ from torch import Tensor, nn
 import palmette as pm
 from palmette.population.pool import Pool
 
-TOKENS, HEADS, LAYERS = 64, 12, 6  # of a post; of the encoder
+TOKENS, HEADS, LAYERS = 32, 12, 6  # of a post; of the encoder
 SECONDS = 60.0
-METHODS = {
-    "permfl": {"team_steps": 5, "local_steps": 10, "alpha": 5.0, "lam": 0.01, "gamma": 0.02, "eta": 20.0, "beta": 20.0},
-    "fedavg": {"local_steps": 10, "alpha": 5.0},
-    "local": {"local_steps": 10, "alpha": 5.0},
+METHODS: dict[str, tuple[int, dict[str, float]]] = {
+    "permfl": (
+        6,
+        {"team_steps": 4, "local_steps": 10, "alpha": 3.0, "lam": 0.02, "gamma": 0.005, "eta": 40.0, "beta": 200.0},
+    ),
+    "fedavg": (24, {"local_steps": 10, "alpha": 3.0}),
+    "local": (24, {"local_steps": 10, "alpha": 3.0}),
 }
+"""Rounds and settings; all take as many device-steps."""
 
 
 def layers(**inside: nn.Module) -> nn.ModuleDict:
@@ -125,15 +129,19 @@ def dealt(pool: Pool) -> pm.Population:
     device = np.empty(len(pool.y), dtype=np.int64)
     random = np.random.default_rng(0)
     for label in range(teams):
-        mine, owners = np.flatnonzero(np.asarray(pool.y) == label), random.permutation(np.flatnonzero((owned == label).any(1)))
+        mine, owners = (
+            np.flatnonzero(np.asarray(pool.y) == label),
+            random.permutation(np.flatnonzero((owned == label).any(1))),
+        )
         device[random.permutation(mine)] = owners[np.arange(len(mine)) % len(owners)]
     return pm.Population.from_arrays(pool.x, pool.y, device=device, tree=f"{teams}x{each}", classes=teams)
 
 
-def trained(name: str, people: pm.Population, task: pm.Task, rounds: int = 20) -> tuple[pm.Simulation, float]:
+def trained(name: str, people: pm.Population, task: pm.Task) -> tuple[pm.Simulation, float]:
     """Run a method, print what came out, and return it with the seconds of the rounds alone."""
     start = time.perf_counter()
-    simulation = pm.Simulation(pm.algorithm(name, **METHODS[name]), people, task, rounds=rounds)
+    rounds, settings = METHODS[name]
+    simulation = pm.Simulation(pm.algorithm(name, **settings), people, task, rounds=rounds)
     made = time.perf_counter() - start
     for told in (*simulation.learner.told, *simulation.learner.doubts):
         print(f"  {told}")

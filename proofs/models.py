@@ -1,7 +1,7 @@
 """Which backend `auto` takes for each model, and how fast it is beside a plain loop over devices.
 
-Run by hand: ``make prove-models``. Palmette and the loop take turns on one thread, so that what else the machine does meets
-both, and a ratio is the median over the turns. The table is written into ``docs/models.md``. Fails where FedPer or FedRep has
+Run by hand: ``make prove-models``. Palmette and the loop take turns on one thread, and what is measured is processor time, so that
+what else the machine does disturbs neither; a ratio is the median over the turns. The table is written into ``docs/models.md``. Fails where FedPer or FedRep has
 less than 60 % of FedAvg's device-steps per second on `dnn`.
 """
 
@@ -50,9 +50,16 @@ class Model(Case):
     """
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], module: str | nn.Module, *, steps: int = 20, only: str | None = None, **about: Any
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        module: str | nn.Module,
+        *,
+        steps: int = 20,
+        only: str | None = None,
+        **about: Any,
     ) -> None:
-        super().__init__(Workload(name, "", shape, local_steps=steps, samples=100), time.perf_counter)
+        super().__init__(Workload(name, "", shape, local_steps=steps, samples=100), time.process_time)
         self._module, self.only, self._about = module, only, about
 
     @cached_property
@@ -76,9 +83,7 @@ class Model(Case):
             exchange += 1
             with torch.no_grad():
                 for ids, zero in chunks:
-                    LocalWork(learner, ids, 0, zero + exchange).descend(
-                        rows[ids], steps=steps, lr=RATE, only=self.only
-                    )
+                    LocalWork(learner, ids, 0, zero + exchange).descend(rows[ids], steps=steps, lr=RATE, only=self.only)
             return devices * steps
 
         return Lane("palmette", 1, unit), learner
@@ -140,7 +145,7 @@ def models() -> list[Model]:
 def row(model: Model, timing: Timing) -> str:
     """Measure one model and return its line of the table."""
     mine, learner = model.palmette()
-    trials = measure([mine, model.loop()], timing, time.perf_counter)
+    trials = measure([mine, model.loop()], timing, time.process_time)
     fast, slow = ([trial.rate for trial in own] for own in trials)
     ratio, each = paired(fast, slow), [one / other for one, other in zip(fast, slow, strict=True)]
     kept = ", features kept" if learner.told else ""
@@ -156,7 +161,7 @@ def parts(timing: Timing) -> tuple[list[str], bool]:
     case = Model("", FLAT, "dnn", parts=HEAD)
     methods = (pm.FedAvg(local_steps=20, alpha=RATE), FedPer(alpha=RATE), FedRep(alpha=RATE))
     lanes = [Lane(method.name, 1, _rounds(method, case)) for method in methods]
-    rates = [[trial.rate for trial in own] for own in measure(lanes, timing, time.perf_counter)]
+    rates = [[trial.rate for trial in own] for own in measure(lanes, timing, time.process_time)]
     lines, good = [], True
     for lane, own in zip(lanes, rates, strict=True):
         share = paired(own, rates[0])
@@ -179,7 +184,7 @@ def _rounds(method: pm.Algorithm, case: Model) -> Callable[[], int]:
 
 def main() -> int:
     """Measure, print and write."""
-    timing = Timing(repeats=7, seconds=0.3)
+    timing = Timing(repeats=3, seconds=0.15)
     lines = [
         "| model | numbers learned | backend | Palmette | plain loop | times as fast |",
         "|---|---|---|---|---|---|",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,9 +15,11 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+import palmette as pm
 from palmette.errors import BadInput
 from palmette.learner import Epochs, Learner, LocalWork
 from palmette.population import Population
+from palmette.population.partition import Few, Iid
 from palmette.task import Task
 from zoo import (
     Ageing,
@@ -27,6 +29,7 @@ from zoo import (
     Branch,
     Counting,
     Half,
+    LoRA,
     Masked,
     Placed,
     Recurrent,
@@ -146,7 +149,7 @@ def by_hand(of: Learner, steps: int) -> Tensor:
         rate.zero_grad()
         F.cross_entropy(module(x), y).backward()
         rate.step()
-    return layout.flatten({name: value.detach() for name, value in module.named_parameters()})
+    return layout.flatten({name: value.detach() for name, value in module.named_parameters() if value.requires_grad})
 
 
 def close(a: Tensor, b: Tensor) -> None:
@@ -319,3 +322,74 @@ def test_a_batch_of_one_sample_names_the_way_out(backend: str, options: dict[str
         BadInput, match=r"device-0.*: batch normalisation cannot train on a batch of one sample.*batch_size"
     ):
         descended(of, **options)
+
+
+# -- examples of the docs ----------------------------------------------------------------------------------------------
+
+
+class Encoder(nn.Module):
+    """A frozen encoder that counts the samples it is given."""
+
+    seen: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(12, 32), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        Encoder.seen += len(x)
+        return self.inner(x)
+
+
+def test_two_thousand_heads_over_a_frozen_encoder_take_seconds() -> None:
+    random = np.random.default_rng(0)
+    centres, labels = 2 * random.normal(size=(3, 12)), random.integers(0, 3, (2000, 8))
+    x = (centres[labels] + random.normal(size=(2000, 8, 12))).astype(np.float32)
+    own = (labels + np.arange(2000)[:, None]) % 3  # every device numbers the classes in its own way
+    crowd = Population.from_arrays(list(x), list(own), tree="20x100", test=0.25)
+    torch.manual_seed(0)
+    task = Task(nn.Sequential(Encoder(), nn.Linear(32, 3)), freeze="0")
+    Encoder.seen = 0
+    method = pm.PerMFL(team_steps=2, local_steps=20, alpha=0.3, lam=0.01)
+    simulation = pm.Simulation(method, crowd, task, rounds=2)
+    simulation.step()
+    assert simulation.learner.backend.name == "fused"
+    assert len(simulation.learner.data.y) == 16_000 <= Encoder.seen < 16_100  # each sample once, and a few to try it on
+    assert {entry.bytes_down for entry in simulation.ledger.entries.values()} == {20 * 4 * 99, 2 * 2000 * 4 * 99}
+    found = pm.evaluate(simulation)
+    assert found["PM"].by_samples("accuracy") > 0.8 > 0.5 > found["GM"].by_samples("accuracy")
+
+
+@pytest.mark.parametrize("buffers", ["own", "averaged"])
+def test_a_resnet_with_batch_normalisation_learns_both_ways(buffers: Any) -> None:
+    some = pm.make_population("digits", tree="2x2", partition=Few(60, Iid()))
+    torch.manual_seed(0)
+    module = resnet(10, width=4, pool=2)
+    task = Task(module, buffers=buffers)
+    simulation = pm.Simulation(pm.HierFAVG(team_steps=2, local_steps=10, alpha=0.2), some, task, rounds=4)
+    before = pm.evaluate(simulation)
+    for _ in range(3):
+        simulation.step()
+    after = pm.evaluate(simulation)
+    assert set(after) == {"PM", "TM", "GM"}
+    for kind, scores in after.items():
+        assert scores.by_samples("loss") < before[kind].by_samples("loss") - 0.2
+    width, running = task.learned.width, sum(2 * layer.num_features for layer in norms(module))
+    assert simulation.learner.width == width + (running if buffers == "averaged" else 0)
+    assert {row.shape for row in simulation.stores[0].initial.values()} >= ({(running,)} if buffers == "own" else set())
+
+
+def norms(module: nn.Module) -> list[nn.BatchNorm2d]:
+    return [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
+
+
+@pytest.mark.parametrize("backend", ["auto", "loop"])
+def test_adapters_learn_over_a_chain_that_stays(backend: str) -> None:
+    def adapted() -> nn.Module:
+        return nn.Sequential(LoRA(nn.Linear(6, 5), 2), nn.ReLU(), LoRA(nn.Linear(5, 3), 2))
+
+    of = learner(FLAT, adapted, backend)
+    assert of.task.layout.names == ("0.down.weight", "0.up.weight", "2.down.weight", "2.up.weight")
+    found = descended(of, steps=3, batch="full")
+    close(found[0], by_hand(of, steps=3))
+    assert not torch.equal(found[0], found[1])

@@ -68,14 +68,21 @@ def group_norm(channels: int) -> nn.Module:
 
 
 def resnet(
-    outputs: int, *, inputs: int = 1, width: int = 8, norm: Callable[[int], nn.Module] = nn.BatchNorm2d, blocks: int = 2
-) -> nn.Module:
+    outputs: int,
+    *,
+    inputs: int = 1,
+    width: int = 8,
+    norm: Callable[[int], nn.Module] = nn.BatchNorm2d,
+    blocks: int = 2,
+    pool: int = 1,
+) -> nn.Sequential:
     """A small ResNet: each block halves the image and doubles the channels, but for the first."""
     layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1, bias=False), norm(width), nn.ReLU()]
     for block in range(blocks):
         before, after = width << max(0, block - 1), width << block
         layers.append(Residual(before, after, norm, 2 if block else 1))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width << (blocks - 1), outputs))
+    features = (width << (blocks - 1)) * pool**2
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(pool), nn.Flatten(), nn.Linear(features, outputs))
 
 
 class Bag(nn.Module):

@@ -1,8 +1,8 @@
 """Which backend `auto` takes for each model, and how fast it is beside a plain loop over devices.
 
-Run by hand: ``make prove-models``. Palmette and the loop take turns on one thread, and what is measured is processor time, so that
-what else the machine does disturbs neither; a ratio is the median over the turns. The table is written into ``docs/models.md``. Fails where FedPer or FedRep has
-less than 60 % of FedAvg's device-steps per second on `dnn`.
+Run by hand: ``make prove-models``. Palmette and the loop take turns on one thread, and what is measured is processor time, so
+that what else the machine does disturbs neither; a ratio is the median over the turns. The table is written into
+``docs/models.md``. Fails where FedPer or FedRep has less than 60 % of FedAvg's device-steps per second on `dnn`.
 """
 
 from __future__ import annotations

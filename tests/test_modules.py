@@ -307,7 +307,7 @@ def normed() -> nn.Module:
 def test_devices_of_one_sample_cannot_train_batch_normalisation() -> None:
     few = people(FLAT, [9, 2, 2])
     with pytest.raises(
-        BadInput, match=r"'device-1', 'device-2' train on one sample each, and batch norm.*nn.GroupNorm"
+        BadInput, match=r"'device-1', 'device-2' train on one sample each, and batch normalisation needs two samples.*nn.GroupNorm"
     ):
         learner(FLAT, normed, people=few)
     # A channel of an image has many values, also of one sample.
@@ -319,9 +319,25 @@ def test_devices_of_one_sample_cannot_train_batch_normalisation() -> None:
 def test_a_batch_of_one_sample_names_the_way_out(backend: str, options: dict[str, Any]) -> None:
     of = learner(FLAT, normed, backend, people=people(FLAT, [12, 30]))  # nine samples for training, in batches of eight
     with pytest.raises(
-        BadInput, match=r"device-0.*: batch normalisation cannot train on a batch of one sample.*batch_size"
+        BadInput, match="device-0.*: a batch of one sample, and batch normalisation needs two.*batch_size"
     ):
         descended(of, **options)
+
+
+# -- what is said of settings that have no effect ----------------------------------------------------------------------
+
+
+def test_a_place_for_statistics_that_are_not_there_is_told() -> None:
+    (told,) = Learner(Task(chain(), buffers="own"), people(FLAT)).doubts
+    assert told == "buffers = 'own' changes nothing, because no layer that trains has running statistics"
+    assert not learner(FLAT, normed).doubts
+
+
+def test_a_part_of_frozen_parameters_alone_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"parts.head = '2' names frozen parameters only, which belong to no part"):
+        Task(chain(), parts={"head": "2"}, freeze="2")
+    half = Task(chain(), parts={"head": "2"}, freeze="2.bias").layout
+    assert half.parts == {"body": ("0.weight", "0.bias"), "head": ("2.weight",)}
 
 
 # -- examples of the docs ----------------------------------------------------------------------------------------------

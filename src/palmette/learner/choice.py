@@ -27,11 +27,10 @@ BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] 
 _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
 _LETTERS = 200  # of an error of torch that are repeated
 
-SINGLE = (
-    "batch normalisation cannot train on a batch of one sample, which has no spread. Use a larger batch_size, give every "
-    "device at least two training samples, count steps and not epochs, or use nn.GroupNorm or nn.LayerNorm in its place"
+_SINGLE = (
+    "batch normalisation needs two samples in a batch. Use a larger batch_size, give every device at least two training samples, "
+    "or use nn.GroupNorm or nn.LayerNorm"
 )
-"""What a batch of a single sample is answered with."""
 
 Probe = tuple[Tensor, Tensor]
 
@@ -172,14 +171,14 @@ def refuse_single_samples(task: Task, dtype: torch.dtype, probe: Probe, why: str
         _gradient(LoopBackend(task, dtype, x.device), task, dtype, (x[:, :1], y[:, :1]))
     except ValueError as error:
         if "more than 1 value per channel" in str(error):
-            raise BadInput(f"{why}, and {SINGLE}") from None
+            raise BadInput(f"{why}, and {_SINGLE}") from None
         raise
 
 
 def _way_out(error: Exception) -> str:
     text = str(error)
     if "more than 1 value per channel" in text:
-        return f"; {SINGLE}"
+        return f"; {_SINGLE}"
     if "torch.utils.checkpoint" in text:
         return "; leave torch.utils.checkpoint out, Palmette calls models with parameters of many devices in turn"
     return ""

@@ -100,6 +100,10 @@ class Learner:
         self.doubts: list[str] = []
         self.optimiser = Optimiser() if optimiser is None else optimiser
         refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
+        if task.buffers is not None and task.running is None:
+            self.doubts.append(
+                f"buffers = {task.buffers!r} changes nothing, because no layer that trains has running statistics"
+            )
         found = apart(task, x, dtype)
         if isinstance(found, Beginning):
             self.data = encode(self.data, found.module, memory)

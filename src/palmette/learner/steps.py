@@ -16,7 +16,6 @@ from palmette import address
 from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.learner import batches
 from palmette.learner.backends import Feed, Gradients, Objective, Stack
-from palmette.learner.choice import SINGLE
 from palmette.learner.descent import take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.learner import Learner
@@ -233,8 +232,6 @@ class Steps:
             why = lines[-1] if "TorchScript" in lines[0] else lines[0]  # where a compiled program failed is told first
             if "without overflow" in why:
                 raise Diverged(f"{', '.join(names)}{more}: a step is beyond the range of {learner.dtype}") from error
-            if "more than 1 value per channel" in why:
-                raise BadInput(f"{', '.join(names)}{more}: {SINGLE}") from error
             raise PalmetteError(
                 f"tier 0, {', '.join(names)}{more}, round {self.round}, backend {learner.backend.name}: {why}"
             ) from error

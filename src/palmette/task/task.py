@@ -111,7 +111,8 @@ class Task:
         if not shapes:
             why = ": all of them are frozen (requires_grad=False, or named by freeze)" if names else ""
             raise BadInput(f"{type(self.module).__name__} has no parameters to learn{why}")
-        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes)))
+        kept = [name for name in names if name not in shapes]
+        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes), kept))
         moving = {name: value.shape for name, value in buffers.running(self.module).items()}
         running = Layout(tuple(moving), tuple(moving.values()), {BUFFERS: tuple(moving)}) if moving else None
         object.__setattr__(self, "learned", learned)

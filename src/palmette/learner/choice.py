@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 
 from palmette.errors import BadInput
 from palmette.learner.backends import Backend, CompiledBackend, Feed, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
-from palmette.learner.lowering import NotFused
 from palmette.task import Task
 
 BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
@@ -22,11 +25,17 @@ BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] 
 """The backends; ``auto`` tries fused, then vmap, then loop. Compiling is only done where it is asked for."""
 
 _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
+_LETTERS = 200  # of an error of torch that are repeated
+
+_SINGLE = (
+    "batch normalisation needs two samples in a batch. Use a larger batch_size, give every device at least two training samples, "
+    "or use nn.GroupNorm or nn.LayerNorm"
+)
+
+Probe = tuple[Tensor, Tensor]
 
 
-def choose(
-    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
-) -> tuple[Backend, str]:
+def choose(name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe) -> tuple[Backend, str]:
     """Return the backend to use and why.
 
     Args:
@@ -36,39 +45,56 @@ def choose(
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
     """
-    if name == "auto":
-        return _first_that_fits(task, dtype, device, probe)
-    if name not in BACKENDS:
+    if name != "auto" and name not in BACKENDS:
         raise BadInput(f"backend must be auto or one of {', '.join(BACKENDS)}, not {name!r}")
-    try:
-        return BACKENDS[name](task, dtype, device), "as you asked"
-    except NotFused as why:
-        raise BadInput(f"backend 'fused' cannot run model {task.name!r}: {why}; use backend 'auto'") from None
-
-
-def _first_that_fits(
-    task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
-) -> tuple[Backend, str]:
-    reasons = []
     loop = LoopBackend(task, dtype, device)
-    expected: Tensor | None = None
-    for name in ("fused", "vmap"):
-        try:
-            backend = BACKENDS[name](task, dtype, device)
-            found = _try(backend, task, dtype, device, probe)
-            expected = _try(loop, task, dtype, device, probe) if expected is None else expected
-        except Exception as error:  # whatever a module does that this backend cannot follow, the next one may
-            text = str(error).strip() or type(error).__name__
-            reasons.append(f"{name} cannot run the model: {text.splitlines()[0]}")
-            continue
-        gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
-        if gap <= _CLOSE * scale or not expected.isfinite().all():
-            return backend, "; ".join([*reasons, "the fastest backend that can run this model"])
-        reasons.append(f"{name} disagrees with plain autograd by {gap / scale:.1g} of the gradient")
-    return loop, "; ".join([*reasons, "loop runs any model"])
+    expected = _gradient(loop, task, dtype, probe)
+    reasons: list[str] = []
+    for kind in ("fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
+        backend, told = _tried(kind, task, dtype, device, probe, expected)
+        if backend is not None:
+            why = "the fastest backend that can run this model" if name == "auto" else "as you asked"
+            return backend, "; ".join([*reasons, *told, why])
+        reasons += [f"{kind} {text}" for text in told]
+        if name != "auto":
+            raise BadInput(f"backend {name!r} {told[0]}; use backend 'auto'")
+    return loop, "; ".join([*reasons, "loop runs any model" if name == "auto" else "as you asked"])
 
 
-def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]) -> None:
+def _tried(
+    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, expected: Tensor
+) -> tuple[Backend | None, list[str]]:
+    """Return a backend if its gradient on the probe is that of plain autograd, with what there is to say of it."""
+    try:
+        backend = BACKENDS[name](task, dtype, device)
+        # To compile takes half a minute, and what is compiled is `vmap`.
+        tried = VmapBackend(task, dtype, device) if name == "compile" else backend
+        with _slow_calls() as slow:
+            found = _gradient(tried, task, dtype, probe)
+    except Exception as error:  # whatever a module does that this backend cannot follow, another one may
+        return None, [f"cannot run model {task.name!r}: {_short(error)}"]
+    gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
+    if gap > _CLOSE * scale and expected.isfinite().all():
+        return None, [f"disagrees with plain autograd by {gap / scale:.1g} of the gradient"]
+    return backend, [f"torch has no stacked form of {', '.join(slow)} and calls it device by device"] if slow else []
+
+
+@contextmanager
+def _slow_calls() -> Iterator[list[str]]:
+    """Collect the operations that `vmap` runs one device after the other; torch's own warnings of them are for its makers."""
+    found: list[str] = []
+    functorch._set_vmap_fallback_warning_enabled(True)  # type: ignore[attr-defined]
+    try:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            yield found
+    finally:
+        functorch._set_vmap_fallback_warning_enabled(False)  # type: ignore[attr-defined]
+    names = (re.search(r"batching rule for aten::(\w+)", str(one.message)) for one in heard)
+    found += sorted({name[1].strip("_") for name in names if name})
+
+
+def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, probe: Probe) -> None:
     """Refuse a model with random numbers or changing buffers of its own: such a run could not be repeated or resumed.
 
     Args:
@@ -82,30 +108,77 @@ def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, pr
         return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
     loop, before = LoopBackend(task, dtype, device), state()
-    kept = {name: value.clone() for name, value in loop.buffers()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the model warns of is told when it trains
-        _try(loop, task, dtype, device, probe)
+        try:
+            first = _gradient(loop, task, dtype, probe)
+            # After one call, so that what a module makes at its first and keeps is there.
+            kept = {name: value.clone() for name, value in loop.buffers()}
+            second = _gradient(loop, task, dtype, probe)
+        except Exception as error:  # a user's module can raise anything
+            raise BadInput(f"model {task.name!r} cannot be trained: {_short(error)}{_way_out(error)}") from None
     if not torch.equal(before, state()):
         raise BadInput(
             f"model {task.name!r} draws random numbers of its own while training, so a run could not be repeated; "
             "use nn.Dropout layers, whose random numbers Palmette controls"
         )
     for name, value in loop.buffers():
-        if name not in kept or not torch.equal(value.nan_to_num(), kept[name].nan_to_num()):
+        if name in kept and not torch.equal(value.nan_to_num(), kept[name].nan_to_num()):
             raise BadInput(
                 f"model {task.name!r} changes its buffer {name!r} while training, and all devices would share it; of buffers "
                 "that change, only the running statistics of torch's own normalisation layers have a place. Put the layer into "
                 "evaluation mode, as in model.layer.eval(), or make the buffer a parameter"
             )
+    if (first - second).abs().max() > _CLOSE * first.abs().max():
+        raise BadInput(
+            f"model {task.name!r} gives another gradient when it is called again with the same samples, so a run could not be "
+            "repeated; its forward must not change the module"
+        )
 
 
-def _try(
-    backend: Backend, task: Task, dtype: torch.dtype, device: torch.device, probe: tuple[Tensor, Tensor]
-) -> Tensor:
+def _gradient(backend: Backend, task: Task, dtype: torch.dtype, probe: Probe) -> Tensor:
     """Take the gradient of the initial model on the probe."""
-    row = {"model": task.initial(dtype).to(device)[None, : task.learned.width]}
-    running = None if task.running is None else task.initial_running(dtype).to(device)[None]
+    x, y = probe
+    row = {"model": task.initial(dtype).to(x.device)[None, : task.learned.width]}
+    running = None if task.running is None else task.initial_running(dtype).to(x.device)[None]
     with torch.no_grad():
-        none = torch.zeros(1, dtype=torch.int64, device=device)
-        return backend.gradient(task_loss, row, Feed(*probe, None, none, running))[0]["model"]
+        none = torch.zeros(1, dtype=torch.int64, device=x.device)
+        return backend.gradient(task_loss, row, Feed(x, y, None, none, running))[0]["model"]
+
+
+def _short(error: Exception) -> str:
+    """Return the first sentence of an error, in our words where torch's are long."""
+    text = str(error).strip()
+    if "data-dependent control flow" in text:
+        return (
+            "its forward looks at the values of a tensor (an if, .item() or the like), and these differ between devices"
+        )
+    line = text.splitlines()[0] if text else type(error).__name__
+    return line if len(line) <= _LETTERS else f"{line[:_LETTERS].rstrip()} ..."
+
+
+def refuse_single_samples(task: Task, dtype: torch.dtype, probe: Probe, why: str) -> None:
+    """Refuse batches of one sample where the model cannot train on them.
+
+    Args:
+        task: What is learned.
+        dtype: Type of the rows.
+        probe: A few samples ``(1, batch, ...)``.
+        why: Where such batches come from, as the beginning of a sentence.
+    """
+    x, y = probe
+    try:
+        _gradient(LoopBackend(task, dtype, x.device), task, dtype, (x[:, :1], y[:, :1]))
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise BadInput(f"{why}, and {_SINGLE}") from None
+        raise
+
+
+def _way_out(error: Exception) -> str:
+    text = str(error)
+    if "more than 1 value per channel" in text:
+        return f"; {_SINGLE}"
+    if "torch.utils.checkpoint" in text:
+        return "; leave torch.utils.checkpoint out, Palmette calls models with parameters of many devices in turn"
+    return ""

@@ -16,7 +16,7 @@ from torch import Tensor
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Stack
 from palmette.learner.beginning import Beginning, apart, encode
-from palmette.learner.choice import choose, refuse_unrepeatable
+from palmette.learner.choice import choose, refuse_single_samples, refuse_unrepeatable
 from palmette.learner.fused import FusedBackend
 from palmette.learner.optimisers import Optimiser
 from palmette.learner.place import place
@@ -107,6 +107,10 @@ class Learner:
                 f"buffers = {task.buffers!r} changes nothing: the model has no running statistics to place"
             )
         refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
+        if task.buffers is not None and task.running is None:
+            self.doubts.append(
+                f"buffers = {task.buffers!r} changes nothing, because no layer that trains has running statistics"
+            )
         found = apart(task, x, dtype)
         if isinstance(found, Beginning):
             self.data = encode(self.data, found.module, memory)
@@ -119,9 +123,20 @@ class Learner:
         elif found is not None:
             self.doubts.append(f"the frozen layers are computed anew at every step, because {found}")
         self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
+        if task.mixes_samples and self._batch_of_one():
+            refuse_single_samples(task, dtype, (x[None], y[None]), self._batch_of_one())
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width
         self._unwanted = threading.Event()
+
+    def _batch_of_one(self) -> str:
+        """Return why some device trains on one sample at a time, or nothing."""
+        if self.batch_size == 1:
+            return "batch_size is 1"
+        alone = (self.samples == 1).nonzero().flatten()
+        names = [self.population.tree.name(0, int(i)) for i in alone[:3]]
+        more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+        return f"{', '.join(map(repr, names))}{more} train on one sample each" if len(alone) else ""
 
     @contextmanager
     def halted(self) -> Iterator[None]:

@@ -217,9 +217,9 @@ class Steps:
         """Say where an error inside torch came from."""
         try:
             yield
+        except PalmetteError:
+            raise
         except (RuntimeError, ValueError) as error:
-            if isinstance(error, BadInput):
-                raise
             learner = self._learner
             names = [learner.population.tree.name(0, int(i)) for i in ids[:3]]
             more = f" and {len(ids) - 3} more" if len(ids) > 3 else ""

@@ -73,7 +73,7 @@ def _matches(pattern: str, names: Sequence[str]) -> set[str]:
     return {name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")}
 
 
-def split(parts: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def split(parts: Mapping[str, Any], names: Sequence[str], frozen: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
     """Return every part with its parameters in the model's order, the body first; it may be empty.
 
     Every parameter belongs to one part.
@@ -81,6 +81,7 @@ def split(parts: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str
     Args:
         parts: Patterns by the name of the part.
         names: The parameters that are learned, in the model's order.
+        frozen: Those that are not, which belong to no part.
     """
     if not isinstance(parts, Mapping):
         raise BadInput(f"parts must be patterns by name, as in {{'head': 'last(1)'}}, not {shown(parts)}")
@@ -91,7 +92,9 @@ def split(parts: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str
             raise BadInput(
                 f"a part's name must be a plain word, as in parts={{'head': 'last(1)'}}, not {part!r}{taken}"
             )
-        mine = named_by(patterns, names, f"parts.{part}")
+        mine = named_by(patterns, [*names, *frozen], f"parts.{part}")
+        if mine.issubset(frozen):
+            raise BadInput(f"parts.{part} = {shown(patterns)} names frozen parameters only, which belong to no part")
         for name in (name for name in names if name in mine):
             if owner.setdefault(name, part) != part:
                 raise BadInput(f"the parameter {name!r} is in two parts, {owner[name]!r} and {part!r}; name it in one")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
-from palmette.task import buffers
+from palmette.task import buffers, modules
 from palmette.task.buffers import Place
 from palmette.task.layout import Layout
 from palmette.task.models import MODELS
@@ -103,12 +103,7 @@ class Task:
             raise BadInput(f"loss must be one of {', '.join(LOSSES)} or a function, not {shown(self.loss)}")
         if isinstance(self.l2, bool) or not isinstance(self.l2, int | float) or not 0 <= self.l2 < float("inf"):
             raise BadInput(f"l2 must be a finite number of at least 0, not {shown(self.l2)}")
-        for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.modules.dropout._DropoutNd) and not isinstance(layer, nn.Dropout):
-                raise BadInput(
-                    f"layer {name!r} is {type(layer).__name__}, whose random numbers could not be repeated; "
-                    "use nn.Dropout instead"
-                )
+        modules.check(self.module)
         buffers.check(self.module, self.buffers)
         names = [name for name, _ in self.module.named_parameters()]
         frozen = named_by(self.freeze, names, "freeze") if self.freeze else set()
@@ -116,7 +111,8 @@ class Task:
         if not shapes:
             why = ": all of them are frozen (requires_grad=False, or named by freeze)" if names else ""
             raise BadInput(f"{type(self.module).__name__} has no parameters to learn{why}")
-        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes)))
+        kept = [name for name in names if name not in shapes]
+        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes), kept))
         moving = {name: value.shape for name, value in buffers.running(self.module).items()}
         running = Layout(tuple(moving), tuple(moving.values()), {BUFFERS: tuple(moving)}) if moving else None
         object.__setattr__(self, "learned", learned)
@@ -219,15 +215,16 @@ class Task:
 
     def _checked(self, features: Tensor, targets: Tensor, classes: int | None) -> Tensor:
         """Return the output of one forward pass, or refuse what cannot be learned."""
-        module = self.replica(training=False, dtype=_floating(features), device=features.device)
+        try:
+            module = self.replica(training=False, dtype=_floating(features), device=features.device)
+        except Exception as error:  # a module can hold anything
+            raise BadInput(f"model {self.name!r} cannot be copied (copy.deepcopy): {one_line(str(error))}") from None
         try:
             output = module(features)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            raise BadInput(
-                f"model {self.name!r} cannot take samples of shape {tuple(features.shape[1:])}: {one_line(str(error))}"
-            ) from None
+        except Exception as error:  # a user's forward can raise anything
+            raise BadInput(modules.no_output(self.name, tuple(features.shape[1:]), error, self.module)) from None
         if not isinstance(output, Tensor):
-            raise BadInput(f"model {self.name!r} gave a {type(output).__name__}; it must give one tensor")
+            raise BadInput(modules.no_tensor(self.name, output, self.module))
         if self.loss == "cross-entropy" and classes is not None and output.shape[-1] < classes:
             raise BadInput(
                 f"model {self.name!r} has {output.shape[-1]} outputs but the labels go up to {classes - 1}: "

@@ -1,0 +1,205 @@
+"""Which backend `auto` takes for each model, and how fast it is beside a plain loop over devices.
+
+Run by hand: ``make prove-models``. Palmette and the loop take turns on one thread, and what is measured is processor time, so
+that what else the machine does disturbs neither; a ratio is the median over the turns. The table is written into
+``docs/models.md``. Fails where FedPer or FedRep has less than 60 % of FedAvg's device-steps per second on `dnn`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import palmette as pm
+from palmette.bench import plain
+from palmette.bench.engines import Lane
+from palmette.bench.measure import Timing, measure, paired
+from palmette.bench.workloads import RATE, Case, Workload
+from palmette.learner import Learner, LocalWork
+from palmette.task import Task
+from programs import FedPer, FedRep
+from zoo import Attention, LoRA, Recurrent, Transformer, group_norm, resnet
+
+PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+BEGIN, END = "<!-- written by make prove-models -->", "<!-- end of what make prove-models writes -->"
+SHARE = 0.6
+HEAD = {"head": "last(1)"}
+IMAGE, FLAT = (1, 28, 28), (784,)
+
+
+class Model(Case):
+    """A model with random samples of its shape.
+
+    Args:
+        name: What the table calls it.
+        shape: Shape of one sample.
+        module: The module, or the name of one of the papers' models.
+        steps: Steps of every device per exchange; fewer for slow models.
+        only: The part that takes steps.
+        about: What a task says of the module.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        module: str | nn.Module,
+        *,
+        steps: int = 20,
+        only: str | None = None,
+        **about: Any,
+    ) -> None:
+        super().__init__(Workload(name, "", shape, local_steps=steps, samples=100), time.process_time)
+        self._module, self.only, self._about = module, only, about
+
+    @cached_property
+    def task(self) -> Task:
+        """The model and its loss; what is frozen is so for the plain loop, too."""
+        made = pm.make_task(self._module, self.workload.shape, self.workload.classes, **self._about)
+        for name, parameter in made.module.named_parameters():
+            parameter.requires_grad_(name in made.learned.names)
+        return made
+
+    def palmette(self) -> tuple[Lane, Learner]:
+        """Make the learner's own work, on the backend that `auto` takes."""
+        learner = Learner(self.task, self.population, batch_size=self.workload.batch)
+        devices, steps = self.population.devices, self.workload.local_steps
+        rows = learner.initial().repeat(devices, 1)
+        chunks = [(ids, torch.zeros_like(ids)) for ids in torch.arange(devices).split(learner.chunk(devices))]
+        exchange = 0
+
+        def unit() -> int:
+            nonlocal exchange
+            exchange += 1
+            with torch.no_grad():
+                for ids, zero in chunks:
+                    LocalWork(learner, ids, 0, zero + exchange).descend(rows[ids], steps=steps, lr=RATE, only=self.only)
+            return devices * steps
+
+        return Lane("palmette", 1, unit), learner
+
+    def loop(self) -> Lane:
+        """Make a plain loop over devices; it leaves out the gradients of parts that take no steps, as research code may."""
+        alone = copy.copy(self)
+        alone.__dict__["task"] = task = copy.copy(self.task)
+        module = copy.deepcopy(self.task.module)
+        if self.only is not None:
+            wanted = task.layout.members(self.only)
+            for name, parameter in module.named_parameters():
+                parameter.requires_grad_(name in wanted)
+        object.__setattr__(task, "module", module)
+        return Lane("plain", 1, plain.without_loader(alone))
+
+
+def encoder() -> nn.Module:
+    """A frozen convolutional encoder with a head."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        *(nn.Linear(32 * 49, 64), nn.ReLU(), nn.Linear(64, 10)),
+    )
+
+
+def adapted() -> nn.Module:
+    """A frozen chain 784-100-10 whose linear layers have adapters of rank 4."""
+    return nn.Sequential(LoRA(nn.Linear(784, 100), 4), nn.ReLU(), LoRA(nn.Linear(100, 10), 4))
+
+
+def models() -> list[Model]:
+    """The models of the table."""
+    torch.manual_seed(0)  # a speed does not depend on it
+    conv1d = [nn.Conv1d(8, 16, 5), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(16, 16, 5), nn.ReLU()]
+    return [
+        Model("`mclr` 784-10", FLAT, "mclr"),
+        Model("`dnn` 784-100-10", FLAT, "dnn"),
+        Model("`dnn`, steps on the head only", FLAT, "dnn", only="head", parts=HEAD),
+        Model("`dnn`, steps on the body only", FLAT, "dnn", only="body", parts=HEAD),
+        Model("`cnn` 32-64", IMAGE, "cnn", steps=2),
+        Model("LSTM 16-32, 20 steps", (20, 16), Recurrent(nn.LSTM, 16, 32, 10), steps=5),
+        Model("GRU 16-32, 20 steps", (20, 16), Recurrent(nn.GRU, 16, 32, 10), steps=5),
+        Model(
+            "Conv1d 8-16-16",
+            (8, 64),
+            nn.Sequential(*conv1d, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, 10)),
+            steps=5,
+        ),
+        Model("attention, 4 heads of 8, 16 places", (16, 32), Attention(32, 4, 10), steps=5),
+        Model("transformer layer, the same", (16, 32), Transformer(32, 4, 10), steps=5),
+        Model("ResNet 8-16 with GroupNorm", IMAGE, resnet(10, norm=group_norm), steps=2),
+        Model('ResNet 8-16 with BatchNorm, buffers="own"', IMAGE, resnet(10), steps=2, buffers="own"),
+        Model("frozen convolutions, head 64-10", IMAGE, encoder(), freeze=["0", "3", "7"]),
+        Model("LoRA of rank 4 over a frozen 784-100-10", FLAT, adapted()),
+    ]
+
+
+def row(model: Model, timing: Timing) -> str:
+    """Measure one model and return its line of the table."""
+    mine, learner = model.palmette()
+    trials = measure([mine, model.loop()], timing, time.process_time)
+    fast, slow = ([trial.rate for trial in own] for own in trials)
+    ratio, each = paired(fast, slow), [one / other for one, other in zip(fast, slow, strict=True)]
+    kept = ", features kept" if learner.told else ""
+    assert ratio is not None
+    return (
+        f"| {model.workload.name} | {model.task.layout.width:,} | {learner.backend.name}{kept} "
+        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {ratio:.1f} ({min(each):.1f}-{max(each):.1f}) |"
+    )
+
+
+def parts(timing: Timing) -> tuple[list[str], bool]:
+    """Measure FedPer and FedRep against FedAvg on `dnn`, in the simulator."""
+    case = Model("", FLAT, "dnn", parts=HEAD)
+    methods = (pm.FedAvg(local_steps=20, alpha=RATE), FedPer(alpha=RATE), FedRep(alpha=RATE))
+    lanes = [Lane(method.name, 1, _rounds(method, case)) for method in methods]
+    rates = [[trial.rate for trial in own] for own in measure(lanes, timing, time.process_time)]
+    lines, good = [], True
+    for lane, own in zip(lanes, rates, strict=True):
+        share = paired(own, rates[0])
+        assert share is not None
+        good &= share >= SHARE
+        lines.append(f"| {lane.engine} | {statistics.median(own):,.0f} | {share:.0%} |")
+    return lines, good
+
+
+def _rounds(method: pm.Algorithm, case: Model) -> Callable[[], int]:
+    simulation = pm.Simulation(method, case.population, case.task, rounds=1 << 30, threads=1)
+
+    def unit() -> int:
+        before = simulation.device_steps
+        simulation.step()
+        return simulation.device_steps - before
+
+    return unit
+
+
+def main() -> int:
+    """Measure, print and write."""
+    timing = Timing(repeats=3, seconds=0.15)
+    lines = [
+        "| model | numbers learned | backend | Palmette | plain loop | times as fast |",
+        "|---|---|---|---|---|---|",
+    ]
+    for model in models():
+        lines.append(row(model, timing))
+        print(lines[-1], flush=True)
+    shares, good = parts(timing)
+    lines += ["", "| method on `dnn` 784-100-10 | device-steps a second | beside FedAvg |", "|---|---|---|", *shares]
+    print("\n".join(lines[-4:]))
+    text = PAGE.read_text(encoding="utf-8")
+    inside = f"{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}"
+    PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.S), encoding="utf-8")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -200,8 +200,9 @@ class Execution:
                 self._scores = (simulation.round, found.scores)
         losses = [score.by_samples("loss") for score in self._scores[1].values() if float(score.count.sum())]
         if self._initial_loss is None:
-            self._initial_loss = max(losses, default=0.0)
-        for loss in losses:
+            # Of the kind that fares best: one that is adapted by steps far too large is beyond all bounds from the first.
+            self._initial_loss = min(losses, default=0.0)
+        for loss in losses if simulation.round else ():
             if not loss <= _BLOW_UP * max(1.0, self._initial_loss):
                 self._good = self._sane
                 raise Diverged(f"the loss grew to {loss:.3g} after round {simulation.round}")

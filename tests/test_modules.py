@@ -307,7 +307,8 @@ def normed() -> nn.Module:
 def test_devices_of_one_sample_cannot_train_batch_normalisation() -> None:
     few = people(FLAT, [9, 2, 2])
     with pytest.raises(
-        BadInput, match=r"'device-1', 'device-2' train on one sample each, and batch normalisation needs two samples.*nn.GroupNorm"
+        BadInput,
+        match=r"'device-1', 'device-2' train on one sample each, and batch normalisation needs two samples.*nn.GroupNorm",
     ):
         learner(FLAT, normed, people=few)
     # A channel of an image has many values, also of one sample.
@@ -319,7 +320,7 @@ def test_devices_of_one_sample_cannot_train_batch_normalisation() -> None:
 def test_a_batch_of_one_sample_names_the_way_out(backend: str, options: dict[str, Any]) -> None:
     of = learner(FLAT, normed, backend, people=people(FLAT, [12, 30]))  # nine samples for training, in batches of eight
     with pytest.raises(
-        BadInput, match="device-0.*: a batch of one sample, and batch normalisation needs two.*batch_size"
+        BadInput, match=r"device-0.*: a batch of one sample, and batch normalisation needs two.*batch_size"
     ):
         descended(of, **options)
 

@@ -28,8 +28,8 @@ _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the larges
 _LETTERS = 200  # of an error of torch that are repeated
 
 _SINGLE = (
-    "batch normalisation needs two samples in a batch. Use a larger batch_size, give every device at least two training samples, "
-    "or use nn.GroupNorm or nn.LayerNorm"
+    "batch normalisation needs two samples in a batch. Use a larger batch_size, give every device at least two training "
+    "samples, or use nn.GroupNorm or nn.LayerNorm"
 )
 
 Probe = tuple[Tensor, Tensor]

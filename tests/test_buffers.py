@@ -344,3 +344,10 @@ def test_a_layer_with_two_names_is_saved_under_both(tmp_path: Path) -> None:
     plain.load_state_dict(result.state_dict("PM", result.names("PM")[1]))
     assert plain.again.running_mean is not None
     assert plain.again.running_mean.abs().max() > 0
+
+
+def test_an_averaged_variance_below_zero_counts_as_zero() -> None:
+    of = learner("vmap", "averaged")
+    rows_ = of.initial().repeat(5, 1)
+    rows_[:, -4:] = -0.1
+    assert work(of).loss(rows_).isfinite().all()

@@ -389,3 +389,9 @@ def test_an_algorithm_of_ones_own_runs_and_resumes_only_with_itself(tmp_path: Pa
 
 def test_interrupting_is_not_a_failure_of_the_run() -> None:
     assert issubclass(Interrupted, PalmetteError)
+
+
+def test_personal_models_that_diverge_at_once_end_the_run(tmp_path: Path) -> None:
+    config = make_config({"algorithm": "fedavg", "settings": {"alpha": 1e30}, "tree": "2x2", "rounds": 3})
+    with pytest.warns(UserWarning, match="expect divergence"), pytest.raises(Diverged, match="after round 0 is kept"):
+        execute(config, tmp_path / "run")

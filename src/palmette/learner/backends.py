@@ -89,7 +89,9 @@ class Batch:
         if moving is not None:
             # The module changes its statistics in place, so it is given copies.
             there = moving.unflatten(self.running) if self.running is not None else {}
-            tensors |= {name: (row[name] if name in row else there[name]).clone() for name in moving.names}
+            given = {name: (row[name] if name in row else there[name]).clone() for name in moving.names}
+            # A method that extrapolates may bring an averaged variance below zero.
+            tensors |= {name: value.clamp(min=0) if name.endswith("_var") else value for name, value in given.items()}
         output = functional_call(self._module, tensors, (self.x,))
         assert isinstance(output, Tensor)
         if moving is not None:

@@ -78,8 +78,10 @@ def check_rounds(simulation: Simulation, done: int, memory: Memory) -> None:
         method.stage(tree, round_, before) != method.stage(tree, round_, now) for round_ in range(done)
     )
     if staged or memory.looked_at_rounds:
+        schedule = simulation.learner.optimiser.schedule
+        planner = f"optimiser.schedule = {schedule}" if schedule in ("linear", "cosine") else method.name
         raise BadInput(
-            f"{method.name} plans by the number of rounds, and the {done} rounds done were planned for {before} in all; "
+            f"{planner} plans by the number of rounds, and the {done} rounds done were planned for {before} in all; "
             f"for {now} start a new run with rounds = {now}"
         )
 

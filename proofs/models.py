@@ -184,7 +184,7 @@ def _rounds(method: pm.Algorithm, case: Model) -> Callable[[], int]:
 
 def main() -> int:
     """Measure, print and write."""
-    timing = Timing(repeats=3, seconds=0.15)
+    timing = Timing(repeats=5, seconds=0.15)
     lines = [
         "| model | numbers learned | backend | Palmette | plain loop | times as fast |",
         "|---|---|---|---|---|---|",

@@ -307,7 +307,7 @@ def test_models_of_all_are_measured_a_few_devices_at_a_time(monkeypatch: pytest.
     assert max(most) == 3
 
 
-def test_statistics_that_nothing_moves_and_places_for_none_are_said(tmp_path: Path) -> None:
+def test_statistics_that_nothing_moves_are_said(tmp_path: Path) -> None:
     people, task = images(), Task(normed(), buffers="averaged")
     settings = {"batch_size": 4, "smoothness": 500.0, "convexity": 0.1, "iterations": 3}
     with pytest.warns(UserWarning, match="al2sgd") as told:
@@ -315,9 +315,6 @@ def test_statistics_that_nothing_moves_and_places_for_none_are_said(tmp_path: Pa
     said = [str(one.message) for one in told]
     assert any(text.startswith("optimiser.* does not apply to al2sgd") for text in said)
     assert any(text.startswith("the running statistics of the model stay as they began: al2sgd takes") for text in said)
-    plain = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), buffers="own")
-    with pytest.warns(UserWarning, match="buffers = 'own' changes nothing: the model has no running statistics"):
-        pm.run("fedavg", people, plain, rounds=1, settings={"alpha": 0.001}, out=tmp_path / "plain")
 
 
 def test_what_is_used_is_not_said_to_be_unused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tables import palmette
 from test_readme import BLOCK, ROOT
 
 PAGE = ROOT / "docs" / "own-data.md"
-DATA = data_folder(os.environ.get("PALMETTE_DATA", "../shared/data"))
+DATA = data_folder(str(Path(os.environ.get("PALMETTE_DATA", "../shared/data")).resolve()))
 
 pytestmark = pytest.mark.skipif(not (DATA / "tabular").is_dir(), reason="needs the public tables")
 

@@ -102,10 +102,6 @@ class Learner:
         self.doubts: list[str] = []
         self.used: set[str] = set()
         self.optimiser = Optimiser() if optimiser is None else optimiser
-        if task.buffers is not None and task.running is None:
-            self.doubts.append(
-                f"buffers = {task.buffers!r} changes nothing: the model has no running statistics to place"
-            )
         refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
         if task.buffers is not None and task.running is None:
             self.doubts.append(

@@ -63,8 +63,13 @@ def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, rtol=0, atol=1e-9 * max(1.0, float(b.abs().max())))
 
 
-@pytest.mark.parametrize("model", ["mclr", "dnn", "cnn", "linear"])
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(
+    ("model", "setting"),
+    [
+        *((model, setting) for model in ("mclr", "dnn", "linear") for setting in SETTINGS),
+        *(("cnn", setting) for setting in ("plain", "steps per row", "full batch")),
+    ],
+)
 def test_descents_agree(model: str, setting: str) -> None:
     expected = None
     for backend in ("loop", "vmap", "fused"):

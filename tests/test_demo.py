@@ -31,7 +31,7 @@ Shown = tuple[dict[str, Comparison], str, Path]
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     base = tmp_path_factory.mktemp("demo")
     console = Console(file=io.StringIO(), width=80, highlight=False)
-    found = run_demo(base, seeds=SEEDS[:2], quiet=True, jobs=1, console=console)
+    found = run_demo(base, seeds=SEEDS[:1], quiet=True, jobs=1, console=console)
     assert isinstance(console.file, io.StringIO)
     return {case.key: one for case, one in zip(CASES, found, strict=True)}, console.file.getvalue(), base / "demo"
 
@@ -50,12 +50,12 @@ def ahead(comparison: Comparison, one: str, other: str) -> float:
 def test_every_device_takes_as_many_steps_with_every_method_and_on_the_same_samples(case: Case, demo: Shown) -> None:
     samples = set()
     for contestant in CONTESTANTS:
-        for seed in SEEDS[:2]:
+        for seed in SEEDS[:1]:
             result = load(demo[2] / case.key / f"{contestant.key}-{seed}")
             tuning = result.config.settings["tune_steps"] if contestant.tuned else 0
             assert result.timings["device_steps"] + 40 * tuning == 40 * STEPS, contestant.key
             samples.add((seed, str(result.config.data), str(result.config.tree), str(result.config.participation)))
-    assert len(samples) == 2
+    assert len(samples) == 1
 
 
 def test_the_demo_is_a_study_that_shows_itself_again(demo: Shown) -> None:

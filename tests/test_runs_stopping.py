@@ -57,7 +57,7 @@ def test_a_second_ctrl_c_stops_in_the_middle_of_endless_steps(backend: str, tmp_
     assert seconds < 5  # two, on a machine that has nothing else to do
 
 
-@pytest.mark.parametrize("moment", [0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4])
+@pytest.mark.parametrize("moment", [0.05, 0.2, 0.7, 1.4])
 def test_ctrl_c_while_modules_are_loaded_ends_in_a_line(moment: float, tmp_path: Path) -> None:
     process = command(LOADING, "run", "permfl", *ENDLESS, place=tmp_path)
     try:

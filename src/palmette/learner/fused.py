@@ -259,11 +259,11 @@ class FusedBackend:
         if task.running is not None:
             raise NotFused("it has running statistics (BatchNorm)")
         self._task = task
-        self._links = lower(task.replica(training=True, dtype=dtype, device=device))
-        if unknown := {name for link in self._links for name in link.names} - {*task.learned.names, *task.frozen}:
+        self.links = lower(task.replica(training=True, dtype=dtype, device=device))
+        if unknown := {name for link in self.links for name in link.names} - {*task.learned.names, *task.frozen}:
             raise NotFused(f"parameter {min(unknown)} is shared between layers")
-        self.has_dropout = any(link.stage is Dropout for link in self._links)
-        self.dense = dense_layers(self._links) is not None
+        self.has_dropout = any(link.stage is Dropout for link in self.links)
+        self.dense = dense_layers(self.links) is not None
         self._like = torch.empty(0, dtype=dtype, device=device)
         self._local = threading.local()
         self._other: dict[str, Backend] = {
@@ -278,7 +278,7 @@ class FusedBackend:
         kept: dict[Any, Space] = self._local.__dict__.setdefault("spaces", {})
         key = (n, batch, fold, training, only)
         space = kept.pop(key, None) or Space(
-            *(self._task, self._links, n, batch, self._like), fold=fold, training=training, only=only
+            *(self._task, self.links, n, batch, self._like), fold=fold, training=training, only=only
         )
         while len(kept) >= _KEPT:
             del kept[next(iter(kept))]

@@ -167,7 +167,8 @@ class Learner:
     @cached_property
     def spectrum(self) -> Spectrum | None:
         """How curved the devices' losses are, where the model is linear and there is a closed form."""
-        return Spectrum.of(self.task, self.data, self.population.start, self.samples)
+        links = self.backend.links if isinstance(self.backend, FusedBackend) else None
+        return Spectrum.of(self.task, self.data, self.population.start, self.samples, links)
 
     def worth_a_thread(self, devices: int) -> bool:
         """Return whether one step of so many devices is work enough for threads to run side by side.

@@ -12,7 +12,7 @@ thousandth open, it is solved exactly too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.address import torch_generator
-from palmette.learner.lowering import NotFused, lower
+from palmette.learner.lowering import Link, NotFused, lower
 from palmette.learner.samples import Samples
 from palmette.task import Task
 
@@ -64,9 +64,19 @@ class Spectrum:
         self._width = data.width + bias
 
     @staticmethod
-    def of(task: Task, data: Samples, first: Tensor, count: Tensor) -> Spectrum | None:
-        """Return the closed form of a task, or nothing where the model is not one linear layer or the loss one's own."""
-        layer = _linear_layer(task)
+    def of(
+        task: Task, data: Samples, first: Tensor, count: Tensor, links: Sequence[Link] | None = None
+    ) -> Spectrum | None:
+        """Return the closed form of a task, or nothing where the model is not one linear layer or the loss one's own.
+
+        Args:
+            task: What is learned.
+            data: The samples of all devices.
+            first: Each device's first sample.
+            count: Each device's number of training samples.
+            links: The model as a chain, where somebody knows it already.
+        """
+        layer = _linear_layer(task, links)
         if layer is None or data.dtype == torch.int64 or layer.in_features != data.width:
             return None
         bend = _bend_of(task.loss, layer.out_features, data.y)
@@ -256,12 +266,13 @@ def _bend_of(loss: object, outputs: int, targets: Tensor) -> Bend | None:
     return None
 
 
-def _linear_layer(task: Task) -> nn.Linear | None:
+def _linear_layer(task: Task, links: Sequence[Link] | None) -> nn.Linear | None:
     """Return the layer of a model that flattens its samples and is linear, without any parameter besides."""
-    try:
-        links = lower(task.replica(training=False, dtype=torch.float32, device=torch.device("cpu")))
-    except NotFused:
-        return None
+    if links is None:
+        try:
+            links = lower(task.replica(training=False, dtype=torch.float32, device=torch.device("cpu")))
+        except NotFused:
+            return None
     layers = [link.layer for link in links if not isinstance(link.layer, nn.Flatten)]
     if len(layers) != 1 or not isinstance(layer := layers[0], nn.Linear):
         return None

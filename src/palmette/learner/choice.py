@@ -53,7 +53,7 @@ def choose(name: str, task: Task, dtype: torch.dtype, device: torch.device, prob
     for kind in ("fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
         backend, told = _tried(kind, task, dtype, device, probe, expected)
         if backend is not None:
-            why = "the fastest backend that can run this model" if name == "auto" else "as you asked"
+            why = "the first of fused, vmap and loop that can run this model" if name == "auto" else "as you asked"
             return backend, "; ".join([*reasons, *told, why])
         reasons += [f"{kind} {text}" for text in told]
         if name != "auto":

@@ -16,9 +16,10 @@ from palmette.errors import BadInput
 from palmette.learner.scores import model_output
 from palmette.protocol import model_kind
 from palmette.runs.exporting import about
+from palmette.runs.models import file_names
 from palmette.runs.nodes import Chosen, Nodes, plain_paths
 from palmette.runs.predicting import table_of
-from palmette.runs.result import Result, file_names
+from palmette.runs.result import Result
 from palmette.tables.again import read_again
 from palmette.values import fraction
 

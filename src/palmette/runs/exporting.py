@@ -15,8 +15,9 @@ from palmette.errors import BadInput, PalmetteError
 from palmette.population import Encoding
 from palmette.protocol import ModelKind
 from palmette.runs.folder import ROWS
+from palmette.runs.models import file_names
 from palmette.runs.nodes import Chosen, Nodes
-from palmette.runs.result import Result, file_names
+from palmette.runs.result import Result
 from palmette.values import one_line
 
 FORMATS = ("safetensors", "onnx")

@@ -364,6 +364,22 @@ def test_folders_of_runs_are_compared_where_they_lie(study: Study, tmp_path: Pat
     assert told["methods"][0]["models"] == json.loads(json.dumps(theirs["permfl"]["models"]))
 
 
+def test_a_run_that_was_made_longer_since_is_said(study: Study, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(study.folder / "runs/permfl-0", run)
+    done = command("compare", str(run), "--no-local", "--out", str(tmp_path / "s"), "-q")
+    assert done.exit_code == 0, done.output
+    before = pm.load(run).config.rounds
+    assert not any("when it was compared" in note for note in Study(tmp_path / "s").summary()["notes"])
+    pm.resume(run, rounds=before + 1)
+    told = [note for note in Study(tmp_path / "s").summary()["notes"] if "when it was compared" in note]
+    assert told == [
+        f"The run in {run} had {before} rounds when it was compared and has {before + 1} now, so permfl is not what this study "
+        "was made with."
+    ]
+    assert not any("can take exactly" in note for note in Study(tmp_path / "s").summary()["notes"])
+
+
 def test_other_methods_run_on_the_population_of_a_folder_with_as_many_steps(study: Study, tmp_path: Path) -> None:
     words = [
         "compare",

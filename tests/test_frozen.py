@@ -18,6 +18,7 @@ from palmette.learner import Learner, LocalWork
 from palmette.population import make_population
 from palmette.runs import run
 from palmette.task import make_task
+from zoo import LoRA
 
 
 def half_frozen() -> nn.Module:
@@ -165,20 +166,8 @@ def test_a_chain_with_frozen_layers_in_the_middle_agrees_on_all_backends() -> No
 
 
 def test_adapters_over_a_frozen_chain_run() -> None:
-    class Lora(nn.Module):
-        def __init__(self, layer: nn.Linear, rank: int) -> None:
-            super().__init__()
-            self.layer = layer.requires_grad_(False)
-            self.down = nn.Linear(layer.in_features, rank, bias=False)
-            self.up = nn.Linear(rank, layer.out_features, bias=False)
-            nn.init.zeros_(self.up.weight)
-
-        def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = self.layer(x) + self.up(self.down(x))
-            return result
-
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Flatten(), Lora(nn.Linear(64, 12), 2), nn.ReLU(), Lora(nn.Linear(12, 10), 2))
+    module = nn.Sequential(nn.Flatten(), LoRA(nn.Linear(64, 12), 2), nn.ReLU(), LoRA(nn.Linear(12, 10), 2))
     population = make_population("digits", tree="2x3")
     task = make_task(module, population.shape, population.classes)
     simulation = Simulation(algorithm("fedavg", alpha=0.2), population, task, rounds=5)

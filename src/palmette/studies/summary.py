@@ -221,10 +221,24 @@ def _setting_of(config: RunConfig, key: str) -> Any:
 # -- what a reader should know -----------------------------------------------------------------------------------------
 
 
+def _made_longer(study: Study) -> dict[str, str]:
+    """Say of which methods a run from elsewhere was given more rounds after it entered the study."""
+    told = {}
+    for arm, _, result in study.results():
+        if arm.runs and result.config.rounds != arm.config.rounds:
+            told[arm.name] = (
+                f"The run in {result.folder} had {arm.config.rounds} rounds when it was compared and has "
+                f"{result.config.rounds} now, so {arm.name} is not what this study was made with."
+            )
+    return told
+
+
 def notes(study: Study, methods: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return sentences that a reader of the table should have read: what is unequal, missing or was decided."""
     plan, told = study.plan, list(study.plan.notes)
-    taken = {one["method"]: one["steps_per_device"] for one in methods if one["models"]}
+    longer = _made_longer(study)
+    told += longer.values()
+    taken = {one["method"]: one["steps_per_device"] for one in methods if one["models"] and one["method"] not in longer}
     if taken and plan.kind == "compare":
         least, most = min(taken.values()), max(taken.values())
         if plan.steps is not None:

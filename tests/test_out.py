@@ -133,7 +133,7 @@ def test_a_new_device_gets_the_model_that_an_unseen_device_of_the_run_would_have
     write("new.csv", [row for row in ROWS if row[2] == out])
     found = pm.adapt("one", "new.csv")
     assert [entry["device"] for entry in found.devices] == [out]
-    assert any("trained in the run" in note for note in found.notes)
+    assert any("are in the run already" in note for note in found.notes)
     expected = result.state_dict("PM", out)
     for name, value in found.models[out].items():
         assert torch.equal(value, expected[name])
@@ -163,6 +163,16 @@ def test_labels_that_the_models_do_not_know_are_refused(run: Path) -> None:
     write("new.csv", [[*row[:6], "perhaps"] for row in ROWS[:12]])
     said = told("adapt", str(run), "--data", "new.csv", code=2).stderr
     assert "the models do not know the label 'perhaps'; they know 'no', 'yes'" in said
+
+
+def test_a_method_that_predicts_from_several_rows_is_said_to(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write("new.csv", ROWS[:6])
+    assert not any("from several rows" in note for note in pm.adapt(run, "new.csv").notes)
+    monkeypatch.setattr(pm.PerMFL, "predict", lambda self, rows, batch: batch.predict(rows["model"]))
+    assert any(
+        "devices of permfl predict in a way of its own, from several rows" in note
+        for note in pm.adapt(run, "new.csv").notes
+    )
 
 
 # -- export -------------------------------------------------------------------------------------------------------------------

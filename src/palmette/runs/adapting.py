@@ -98,7 +98,14 @@ def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted
     names = simulation.tree.names(0)
     taken = set(result.names("PM")) & set(names)
     if taken:
-        notes.append(f"devices of this name trained in the run, and are new ones here: {', '.join(sorted(taken)[:5])}")
+        notes.append(
+            f"devices of this name are in the run already, and are new ones here: {', '.join(sorted(taken)[:5])}"
+        )
+    if simulation.predicts:
+        notes.append(
+            f"devices of {config.algorithm} predict in a way of its own, from several rows; it was measured with all of them, and "
+            "the models kept are one of them"
+        )
     told = [
         {
             "device": name,

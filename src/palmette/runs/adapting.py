@@ -103,8 +103,8 @@ def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted
         )
     if simulation.predicts:
         notes.append(
-            f"devices of {config.algorithm} predict in a way of its own, from several rows; it was measured with all of them, and "
-            "the models kept are one of them"
+            f"devices of {config.algorithm} predict in a way of its own, from several rows; it was measured with all of "
+            "them, and the models kept are one of them"
         )
     told = [
         {

@@ -16,6 +16,15 @@ from palmette.tree import Tree
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_says_in_a_sentence_what_an_absent_device_means(name: str) -> None:
+    told = ALGORITHMS[name].absent
+    assert told.startswith("A ")
+    assert told.endswith(".")
+    assert "left out" in told
+    assert len(told) < 200
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_can_be_made_by_name_and_describes_itself(name: str) -> None:
     made = algorithm(name)
     assert type(made) is ALGORITHMS[name]

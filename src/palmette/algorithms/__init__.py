@@ -22,15 +22,24 @@ from palmette.protocol import Algorithm
 from palmette.protocol.importing import import_algorithm
 from palmette.protocol.settings import build
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind
-    for kind in (
-        *(PerMFL, PFedMT, SFedHP, HierFAVG),
-        *(FL, PerFL, GroupFL, GroupPerFL),
+FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
+    "Personal models on a tree of teams": (
+        *(PerMFL, PFedMT, SFedHP),
+        *(GroupFL, GroupPerFL),
         *(L2GD, L2GDCoin, AL2SGD),
-        *(FedAvg, Local),
-    )
+    ),
+    "One model, made by averaging": (
+        *(FedAvg, FL),
+        HierFAVG,
+    ),
+    "Personal models without teams": (
+        Local,
+        PerFL,
+    ),
 }
+"""What there is, family by family, in the order in which users see it."""
+
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kinds in FAMILIES.values() for kind in kinds}
 
 
 def kind_of(name: str) -> type[Algorithm]:

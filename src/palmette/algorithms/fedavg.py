@@ -31,6 +31,9 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al.: Communication-Efficient Learning of Deep Networks (AISTATS 2017)"
+    absent: ClassVar[str] = (
+        "A device that is left out does nothing; the average is over those that answered, by their samples."
+    )
     flat: ClassVar[bool] = True
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "tune_steps": Between(5, 80, whole=True)}
 

@@ -69,6 +69,9 @@ class Staged(Algorithm):
     """
 
     paper: ClassVar[str] = "Liu, Hui, Peng: Group Personalized Federated Learning"
+    absent: ClassVar[str] = (
+        "A client that is left out misses its turn of the pass; the Adam step is taken with those that answered."
+    )
     tiers: ClassVar[tuple[int, ...]] = (3,)
     held_out: ClassVar[float] = 0.25  # of all four, so that what they have in common is the same training
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}

@@ -41,6 +41,9 @@ class HierFAVG(Algorithm):
 
     name: ClassVar[str] = "hierfavg"
     paper: ClassVar[str] = "Liu, Zhang, Song, Letaief: Client-Edge-Cloud Hierarchical Federated Learning (ICC 2020)"
+    absent: ClassVar[str] = (
+        "A device that is left out does nothing; the average is over those that answered, by their samples."
+    )
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "tune_steps": Between(5, 80, whole=True)}
 
     local_steps: Count = 20

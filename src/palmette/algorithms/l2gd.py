@@ -50,6 +50,9 @@ class CoinTree(Algorithm):
     """
 
     paper: ClassVar[str] = mixing.PAPER
+    absent: ClassVar[str] = (
+        "A device that is left out misses the iterations since its team's last exchange; a team without answers keeps its mean."
+    )
     tiers: ClassVar[tuple[int, ...] | None] = (3,)
     search: ClassVar[Mapping[str, Between]] = {"lam": Between(0.01, 1.0), "gamma": Between(0.0003, 0.1)}
     by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1, "within": 1}

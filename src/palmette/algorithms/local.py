@@ -23,6 +23,7 @@ class Local(Algorithm):
 
     name: ClassVar[str] = "local"
     paper: ClassVar[str] = "The baseline that every paper compares with"
+    absent: ClassVar[str] = "A device that is left out of a round does not train in it."
     flat: ClassVar[bool] = True
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0)}
 

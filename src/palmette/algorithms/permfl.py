@@ -51,6 +51,9 @@ class MoreauTree(Algorithm):
             ``stale-teams`` averages teams that did not take part too, ``line-12`` is pFedMT's misprinted server step.
     """
 
+    absent: ClassVar[str] = (
+        "A device that is left out keeps its last model; the means of that round are over those that answered."
+    )
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
     search: ClassVar[Mapping[str, Between]] = {
         "alpha": Between(0.01, 1.0),

@@ -68,6 +68,9 @@ class SFedHP(Algorithm):
 
     name: ClassVar[str] = "sfedhp"
     paper: ClassVar[str] = "Liu, Wang, Shao, Li: Sparse Federated Learning with Hierarchical Personalization Models"
+    absent: ClassVar[str] = (
+        "A device that is left out keeps its last model; the means of that round are over those that answered."
+    )
     tiers: ClassVar[tuple[int, ...]] = (3,)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": {**PUBLISHED, **PUBLISHED_SPARSITY}}
     search: ClassVar[Mapping[str, Between]] = {

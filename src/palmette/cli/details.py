@@ -22,6 +22,8 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         parts.append(Text("It ignores teams: all devices talk to the server directly."))
     if told.get("tiers"):
         parts.append(Text(f"It is defined on trees of {' or '.join(map(str, told['tiers']))} tiers."))
+    if "absent" in told:
+        parts.append(Text(told["absent"]))
     if "partition" in told:
         dealt = (
             f"Its default partition is {told['partition']}; see: palmette list datasets" if told["partition"] else ""

@@ -45,6 +45,7 @@ def _algorithm(name: str) -> dict[str, Any]:
     return {
         "summary": _first_line(kind),
         **({"paper": kind.paper} if kind.paper else {}),
+        **({"absent": kind.absent} if kind.absent else {}),
         "flat": kind.flat,
         "tiers": kind.tiers,
         "settings": [key.as_dict() for key in settings_of(name)],
@@ -115,6 +116,8 @@ def _section(told: Mapping[str, Any]) -> list[str]:
     lines = [f"### {told['name']}", "", _sentence(told["summary"])]
     if "paper" in told:
         lines += ["", f"*{told['paper']}*"]
+    if "absent" in told:
+        lines += ["", told["absent"]]
     lines += ["", *_table(told["settings"])]
     for preset, values in told.get("presets", {}).items():
         lines += ["", f"Preset `{preset}`: {', '.join(f'{key} = {shown(value)}' for key, value in values.items())}."]

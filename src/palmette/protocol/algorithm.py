@@ -37,6 +37,7 @@ class Algorithm(ABC):
     Attributes:
         name: What users call the algorithm.
         paper: Where it comes from; ``""``, the default, for a method that is in no paper.
+        absent: One sentence on what it means for a device, and for the others, that the device is left out of a round.
         flat: Whether it ignores teams and runs on the devices directly under the server.
         tiers: The numbers of tiers it is defined for; ``None`` for any.
         held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
@@ -51,6 +52,7 @@ class Algorithm(ABC):
 
     name: ClassVar[str]
     paper: ClassVar[str] = ""
+    absent: ClassVar[str] = ""
     flat: ClassVar[bool] = False
     tiers: ClassVar[tuple[int, ...] | None] = None
     held_out: ClassVar[float] = 0.0

@@ -51,12 +51,12 @@ def check_kind(kind: type[Algorithm]) -> None:
     name: Any = getattr(kind, "name", None)
     if not isinstance(name, str) or not name.strip():
         raise BadInput(f'{called} has no name: write `name: ClassVar[str] = "my-method"` in it')
-    paper: Any = kind.paper
-    if not isinstance(paper, str):
-        raise BadInput(
-            f"{called} has the paper {paper!r}, which is no text: write "
-            '`paper: ClassVar[str] = "who described it, and where"`, or leave it out'
-        )
+    for word, says in (("paper", "who described it, and where"), ("absent", "what a device left out of a round means")):
+        if not isinstance(told := getattr(kind, word), str):
+            raise BadInput(
+                f"{called} has the {word} {told!r}, which is no text: write "
+                f'`{word}: ClassVar[str] = "{says}"`, or leave it out'
+            )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", kind.name):
         raise BadInput(
             f"{called} is named {kind.name!r}; use letters, digits, '.', '_' and '-', as folders are named after it"

@@ -181,6 +181,40 @@ def test_tuning_tries_the_given_settings_first_and_keeps_what_did_best(tmp_path:
     assert told[0]["against"] == "permfl-tuned"
 
 
+def test_the_first_seed_can_choose_settings_for_all(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["compare", "local", *OPTIONS, "--set", "local_steps=2", "--rounds", "2", "--tune", "3", "--seeds", "2"]
+    words += ["--tune-on", "first", "--tuned-only", "--json", "--out", str(tmp_path / "a")]
+    first = command(*words)
+    assert first.exit_code == 0, first.output
+    told = json.loads(first.stdout.splitlines()[-1])
+    assert [one["method"] for one in told["methods"]] == ["local-tuned"]
+    assert [one["seed"] for one in told["tries"]] == [0, 0, 0]
+    best = max(told["tries"], key=lambda one: one["score"])["settings"]
+    assert [kept["alpha"] for kept in told["methods"][0]["settings"].values()] == [best["alpha"]] * 2
+    assert "with seed 0, for all seeds" in " ".join(told["notes"])
+    shutil.rmtree(tmp_path / "a/runs/local-tuned-1")  # as if stopped before it: what the first chose is found again
+    assert json.loads(command(*words).stdout.splitlines()[-1])["methods"] == told["methods"]
+    other = command(*[word for word in words if word not in ("--tune-on", "first")])
+    assert other.exit_code == 2
+    assert "settings are chosen on the first seed" in other.output
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--tune-on", "first"], "say how many, as in --tune 4"),
+        (["--tuned-only"], "say how many, as in --tune 4"),
+        (["--tune", "2", "--tune-on", "last"], "--tune-on last: it is each, or first"),
+    ],
+)
+def test_how_to_tune_is_refused_where_it_means_nothing(more: list[str], says: str) -> None:
+    pytest.importorskip("optuna")
+    done = command("compare", "local", *more)
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+
+
 def test_steps_stay_equal_whatever_tuning_tries(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     words = ["sweep", "fedavg", *OPTIONS, "--set", "local_steps=2", "--set", "tune_steps=2", "--steps", "12"]

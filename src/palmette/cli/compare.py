@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -33,6 +33,13 @@ def compare(
     settings: options.SetMethod = None,
     config: options.Config = None,
     tune: options.Tune = 0,
+    tune_on: Annotated[
+        str,
+        typer.Option(metavar="SEEDS", help="each: every seed chooses settings; first: the first seed for all of them."),
+    ] = "each",
+    tuned_only: Annotated[
+        bool, typer.Option("--tuned-only", help="With --tune, do not run the methods with the given settings as well.")
+    ] = False,
     by: options.By = "PM",
     against: Annotated[
         str | None,
@@ -78,7 +85,15 @@ def compare(
         if equal is not None and steps is None:
             notes.append(f"Steps as in the run given: {equal:,} on each device; --rounds or --steps changes it.")
         choice = Choice(
-            seeds_of(seeds, arms), equal, tune, by, against, f"palmette {shlex.join(sys.argv[1:])}", tuple(notes)
+            seeds=seeds_of(seeds, arms),
+            steps=equal,
+            tune=tune,
+            tune_on=cast(Any, tune_on),  # what it may be is checked with the rest
+            tuned_only=tuned_only,
+            by=by,
+            against=against,
+            command=f"palmette {shlex.join(sys.argv[1:])}",
+            notes=tuple(notes),
         )
         plan, _ = plan_comparison(arms, choice, {})
         for note in notes:

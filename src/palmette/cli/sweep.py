@@ -78,7 +78,7 @@ def sweep(
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
         arm = Arm(made.label, made)
         command = f"palmette {shlex.join(sys.argv[1:])}"
-        choice = Choice(seeds_of(seeds, [arm]), steps, tune, by, command=command)
+        choice = Choice(seeds_of(seeds, [arm]), steps, tune, by=by, command=command)
         plan, _ = plan_sweep(arm, read_grid(grid or []), choice, Objects())
         conducted(plan, out, f"sweep-{arm.name}-{made.data.label}", outputs, jobs=jobs, json=json, quiet=quiet)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
@@ -25,7 +25,7 @@ from palmette.runs.folder import CONFIG, Folder, claimed
 from palmette.runs.objects import is_named
 from palmette.studies import tuning
 from palmette.studies.conduct import NOTHING, conduct
-from palmette.studies.plan import Arm, Plan, is_study
+from palmette.studies.plan import Arm, Plan, TuneOn, is_study
 from palmette.studies.steps import Objects, rounds_for
 from palmette.studies.study import Study
 from palmette.studies.trials import Populations
@@ -49,6 +49,8 @@ def compare(
     rounds: int | None = None,
     settings: Mapping[str, Any] | None = None,
     tune: int = 0,
+    tune_on: TuneOn = "each",
+    tuned_only: bool = False,
     by: ModelKind = "PM",
     against: str | None = None,
     local: bool = True,
@@ -78,6 +80,8 @@ def compare(
         rounds: Global rounds of every method; by default as many as its settings ask for, 20 where they do not say.
         settings: Settings for all methods that have them, and by a method's name a mapping with its own.
         tune: How many settings to try for every method, on validation samples; 0 for none. It needs Optuna.
+        tune_on: ``"each"`` for every seed to choose settings by itself, ``"first"`` for the first seed to choose for all.
+        tuned_only: Whether to leave out the runs with the given settings; those are then one of the tries only.
         by: Which models settings are chosen by.
         against: The method that the others are compared with device by device; the first by default.
         local: Whether to add local training where it is not among the methods, to see whom a method hurts.
@@ -102,7 +106,8 @@ def compare(
     notes = tuple(
         lacking(key, having, names) for key, having, names in shared_out(settings or {}, named) if having != names
     )
-    chosen = Choice(chosen_seeds(seeds), steps, tune, by, against, "pm.compare(...)", notes)
+    command = "pm.compare(...)"
+    chosen = Choice(chosen_seeds(seeds), steps, tune, tune_on, tuned_only, by, against, command, notes)
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"compare-{arms[0].config.data.label}") as folder:
@@ -127,6 +132,8 @@ class Choice:
         seeds: The seeds; ``None`` for three, or for those of the folders that were given.
         steps: Equal gradient steps of each device.
         tune: Settings to try for every method.
+        tune_on: Whether every seed chooses by itself, or the first one for all.
+        tuned_only: Whether methods are run with the settings chosen only, and not with the given ones too.
         by: Which models they are chosen by.
         against: The method to compare with.
         command: What it was started with.
@@ -137,6 +144,8 @@ class Choice:
     seeds: tuple[int, ...] | None = None
     steps: int | None = None
     tune: int = 0
+    tune_on: TuneOn = "each"
+    tuned_only: bool = False
     by: ModelKind = "PM"
     against: str | None = None
     command: str = ""
@@ -159,6 +168,10 @@ def plan_comparison(
         whole("--steps", steps, 1)
     if whole("--tune", tune, 0) > 0:
         tuning.check_optuna()
+    elif choice.tuned_only or choice.tune_on != "each":
+        raise BadInput("--tuned-only and --tune-on are about settings that are tried; say how many, as in --tune 4")
+    if choice.tune_on not in get_args(TuneOn):
+        raise BadInput(f"--tune-on {choice.tune_on}: it is each, or first")
     check_kind(choice.by)
     names = [arm.name for arm in arms if arm.role != "reference"]
     if choice.against is not None and choice.against not in names:
@@ -181,12 +194,13 @@ def plan_comparison(
             if not arm.runs:
                 given = objects.get(arm.name, NOTHING)
                 space = tuning.space_of(arm.config, given.method, choice.space)
-                name = arm.name + TUNED
-                fitted.insert(fitted.index(arm) + 1, replace(arm, name=name, space=space))
+                name, place = arm.name + TUNED, fitted.index(arm)
+                fitted[place + 1 - choice.tuned_only : place + 1] = [replace(arm, name=name, space=space)]
                 made[name] = given
+        whose = "for every seed by itself" if choice.tune_on == "each" else f"with seed {seeds[0]}, for all seeds"
         notes.append(
-            f"Tuned: of {tune} settings, the given ones among them, the best on validation samples by {choice.by}, for "
-            "every seed by itself; then trained on all training samples. Test samples had no part in the choice."
+            f"Tuned: of {tune} settings, the given ones among them, the best on validation samples by {choice.by}, "
+            f"{whose}; then trained on all training samples. Test samples had no part in the choice."
         )
     local = [arm.name for arm in fitted if _is_local(arm)]
     if any(arm.role == "reference" for arm in fitted):
@@ -201,6 +215,7 @@ def plan_comparison(
         choice.command,
         steps,
         tune,
+        choice.tune_on,
         choice.by,
         metric,
         shown_as,

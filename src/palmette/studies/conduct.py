@@ -88,6 +88,8 @@ def refuse_other(plan: Plan, folder: Path) -> None:
     differ = [f"it is a {kept.kind}"] if kept.kind != plan.kind else []
     if kept.tune and plan.tune and kept.by != plan.by:
         differ.append(f"settings are chosen by {kept.by}")
+    if kept.tune and plan.tune and kept.tune_on != plan.tune_on:
+        differ.append(f"settings are chosen on {'every seed' if kept.tune_on == 'each' else 'the first seed'}")
     there = {arm.name: arm for arm in kept.arms}
     for arm in plan.arms:
         if (old := there.get(arm.name)) is not None and not differ:
@@ -134,6 +136,7 @@ class _Conductor:
         self._files = Files(folder)
         kept = Study(folder).outcomes
         self._outcomes = {run: one for run, one in kept.items() if one.get("end") in AGAIN}
+        self._chosen: dict[str, RunConfig] = {}  # by arm, what the last seed that tried settings chose
         self._done = 0
 
     def run(self, jobs: int, shown: bool | None) -> None:
@@ -153,7 +156,7 @@ class _Conductor:
         plan, found = self._plan, dict[str, int]()
         for arm in plan.arms:
             name = plan.group(arm) or arm.name
-            runs = len(plan.seeds_of(arm)) * (1 + (plan.tune if arm.space else 0))
+            runs = sum(1 + plan.tries_of(arm, seed) for seed in plan.seeds_of(arm))
             found[name] = found.get(name, 0) + runs
         return found
 
@@ -163,12 +166,20 @@ class _Conductor:
         seeds = sorted({seed for arm in plan.arms for seed in plan.seeds_of(arm)})
         for seed in seeds:
             for arm in plan.arms:
-                if seed in plan.seeds_of(arm) and (arm.role != "chosen" or arm.space):
-                    yield self._tuned(arm, seed) if arm.space else self._once(arm, seed, arm.seeded(seed))
+                if seed not in plan.seeds_of(arm) or (arm.role == "chosen" and not arm.space):
+                    continue
+                if not arm.space:
+                    yield self._once(arm, seed, arm.seeded(seed))
+                elif plan.tries_of(arm, seed):
+                    yield self._tuned(arm, seed)
 
     def _second(self) -> Iterator[Chain]:
-        """Give the runs of the settings that did best on a grid, seed by seed."""
+        """Give the runs of the settings that did best on a grid, seed by seed, or that the first seed chose for all."""
         plan = self._plan
+        for arm in plan.arms:
+            for seed in plan.seeds_of(arm) if arm.space else ():
+                if not plan.tries_of(arm, seed):
+                    yield self._once(arm, seed, self._chosen[arm.name].model_copy(update={"seed": seed}))
         for arm in plan.arms:
             for seed in plan.seeds_of(arm) if arm.role == "chosen" and not arm.space else ():
                 points = [one for one in plan.arms if one.role == "point"]
@@ -220,8 +231,8 @@ class _Conductor:
                 sampler.learn(first, scores[-1])
             else:
                 sampler.tell(scores[-1])
-        place = tuning.best(scores, lower=lower)
-        yield self._trial(arm, seed, tried[place or 0], plan.run_folder(arm, seed))
+        chosen = self._chosen[arm.name] = tried[tuning.best(scores, lower=lower) or 0]
+        yield self._trial(arm, seed, chosen, plan.run_folder(arm, seed))
 
     # -- what became of them -------------------------------------------------------------------------------------------
 

@@ -34,8 +34,9 @@ def readme(plan: Plan, study: Study | None = None) -> str:
         most = f"{plan.steps:,} gradient steps with every method, fine-tuning counted"
         lines += [f"- Each device takes {most}; fewer where whole rounds do not come to it."]
     if plan.tune or any(arm.role == "point" for arm in plan.arms):
+        whose = "for every seed by itself" if plan.tune_on == "each" else "with the first seed for all of them"
         lines += [
-            "- Settings are chosen, for every seed by itself, on a quarter of the training samples of every device "
+            f"- Settings are chosen, {whose}, on a quarter of the training samples of every device "
             f"(validation samples, by {plan.by}); then trained on all training samples and tested."
         ]
     for arm in plan.arms:

@@ -17,6 +17,7 @@ from palmette.runs.files import Files
 
 STUDY, README, RESULTS, OUTCOMES = "study.toml", "README.md", "results.json", "outcomes.json"
 Kind = Literal["compare", "sweep", "demo"]
+TuneOn = Literal["each", "first"]
 _HEAD = "# A study of Palmette: many runs as one. README.md in this folder says what is where and how to go on.\n"
 
 
@@ -56,6 +57,7 @@ class Plan:
         command: What it was started with.
         steps: Gradient steps that every method gives each device, where they are equal by plan.
         tune: Settings that are tried for every method, the given ones among them; 0 for none.
+        tune_on: Whether every seed chooses settings by itself (``"each"``), or the first one for all of them (``"first"``).
         by: Which models the settings are chosen by.
         metric: What decides: the accuracy, or the loss where there is none.
         against: The method that the others are compared with, device by device.
@@ -70,6 +72,7 @@ class Plan:
     command: str = ""
     steps: int | None = None
     tune: int = 0
+    tune_on: TuneOn = "each"
     by: ModelKind = "PM"
     metric: str = "accuracy"
     against: str | None = None
@@ -100,6 +103,11 @@ class Plan:
     def seeds_of(self, arm: Arm) -> tuple[int, ...]:
         """Return the seeds an arm has runs of: all, or those of the folders that were given."""
         return tuple(sorted(arm.runs)) if arm.runs else self.seeds
+
+    def tries_of(self, arm: Arm, seed: int) -> int:
+        """Return how many settings of an arm are tried with a seed."""
+        chooses = self.tune_on == "each" or seed == self.seeds_of(arm)[0]
+        return self.tune if arm.space and chooses else 0
 
     def to_toml(self) -> str:
         """Write the plan; what all methods have in common is written once."""

@@ -181,7 +181,7 @@ class Study:
     def tries(self, arm: Arm, seed: int) -> list[tuple[int, Result | None]]:
         """Return the runs that tried settings of an arm, by their number; ``None`` for one that diverged."""
         found: list[tuple[int, Result | None]] = []
-        for number in range(1, (self.plan.tune if arm.space else 0) + 1):
+        for number in range(1, self.plan.tries_of(arm, seed) + 1):
             path = self.plan.try_folder(arm, seed, number)
             if (self.folder / path / CONFIG).exists() and Folder(self.folder / path).finished:
                 found.append((number, Result(self.folder / path)))

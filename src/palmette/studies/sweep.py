@@ -104,7 +104,7 @@ def sweep(
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})
     values = {key: _values(key, one, tune) for key, one in (grid or {}).items()}
-    choice = Choice(chosen_seeds(seeds) or (0,), steps, tune, by, command="pm.sweep(...)")
+    choice = Choice(chosen_seeds(seeds) or (0,), steps, tune, by=by, command="pm.sweep(...)")
     plan, given = plan_sweep(arm, values, choice, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"sweep-{name}-{arm.config.data.label}") as folder:

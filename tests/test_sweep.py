@@ -185,11 +185,13 @@ def test_the_first_seed_can_choose_settings_for_all(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     words = ["compare", "local", *OPTIONS, "--set", "local_steps=2", "--rounds", "2", "--tune", "3", "--seeds", "2"]
     words += ["--tune-on", "first", "--tuned-only", "--json", "--out", str(tmp_path / "a")]
+    words += ["--search", "alpha=0.02..0.03"]
     first = command(*words)
     assert first.exit_code == 0, first.output
     told = json.loads(first.stdout.splitlines()[-1])
     assert [one["method"] for one in told["methods"]] == ["local-tuned"]
     assert [one["seed"] for one in told["tries"]] == [0, 0, 0]
+    assert all(0.02 <= one["settings"]["alpha"] <= 0.03 for one in told["tries"][1:])  # the first are the given ones
     best = max(told["tries"], key=lambda one: one["score"])["settings"]
     assert [kept["alpha"] for kept in told["methods"][0]["settings"].values()] == [best["alpha"]] * 2
     assert "with seed 0, for all seeds" in " ".join(told["notes"])
@@ -205,6 +207,9 @@ def test_the_first_seed_can_choose_settings_for_all(tmp_path: Path) -> None:
     [
         (["--tune-on", "first"], "say how many, as in --tune 4"),
         (["--tuned-only"], "say how many, as in --tune 4"),
+        (["--search", "alpha=0.01..0.1"], "say how many, as in --tune 4"),
+        (["--tune", "2", "--search", "beta=0.01..0.1"], "--search beta: no method searches it; there is alpha"),
+        (["--tune", "2", "--search", "alpha=1..0.1"], "--search alpha=1..0.1: a range goes from"),
         (["--tune", "2", "--tune-on", "last"], "--tune-on last: it is each, or first"),
     ],
 )

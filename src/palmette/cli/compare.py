@@ -40,6 +40,10 @@ def compare(
     tuned_only: Annotated[
         bool, typer.Option("--tuned-only", help="With --tune, do not run the methods with the given settings as well.")
     ] = False,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=LOW..HIGH", help="With --tune, where to look for a setting: alpha=0.01..0.1."),
+    ] = None,
     by: options.By = "PM",
     against: Annotated[
         str | None,
@@ -72,6 +76,7 @@ def compare(
     with one_line_errors():
         from palmette.cli.methods import arms_of
         from palmette.cli.studying import Outputs, conducted, seeds_of
+        from palmette.cli.sweep import read_grid
         from palmette.errors import BadInput
         from palmette.studies.compare import Choice, plan_comparison
 
@@ -94,6 +99,7 @@ def compare(
             against=against,
             command=f"palmette {shlex.join(sys.argv[1:])}",
             notes=tuple(notes),
+            search=read_grid(search or [], "--search"),
         )
         plan, _ = plan_comparison(arms, choice, {})
         for note in notes:

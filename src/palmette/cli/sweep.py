@@ -83,8 +83,8 @@ def sweep(
         conducted(plan, out, f"sweep-{arm.name}-{made.data.label}", outputs, jobs=jobs, json=json, quiet=quiet)
 
 
-def read_grid(texts: Sequence[str]) -> dict[str, Any]:
-    """Read the options ``--grid``: by key a list of values, or a range."""
+def read_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, Any]:
+    """Read the options ``--grid`` or ``--search``: by key a list of values, or a range."""
     from palmette.cli.configure import literal
     from palmette.errors import BadInput
 
@@ -92,15 +92,15 @@ def read_grid(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not key:
-            raise BadInput(f"--grid takes KEY=VALUES, as in beta=0.1,0.3,1, not {text!r}")
+            raise BadInput(f"{option} takes KEY=VALUES, as in beta=0.1,0.3,1, not {text!r}")
         if key in found:
-            raise BadInput(f"--grid {key} is given twice; list all its values in one, as in {key}=0.1,0.3,1")
+            raise BadInput(f"{option} {key} is given twice; list all its values in one, as in {key}=0.1,0.3,1")
         if (both := _RANGE.fullmatch(values)) and "," not in values:
             low, high = literal(both[1]), literal(both[2])
             numbers = [one for one in (low, high) if isinstance(one, int | float) and not isinstance(one, bool)]
             if len(numbers) < 2 or not 0 < low < high:
                 raise BadInput(
-                    f"--grid {text}: a range goes from a number above 0 to a larger one, as in {key}=0.01..1"
+                    f"{option} {text}: a range goes from a number above 0 to a larger one, as in {key}=0.01..1"
                 )
             whole = {"whole": True} if isinstance(low, int) and isinstance(high, int) else {}
             found[key] = {"low": low, "high": high, **whole}

@@ -51,6 +51,7 @@ def compare(
     tune: int = 0,
     tune_on: TuneOn = "each",
     tuned_only: bool = False,
+    search: Mapping[str, Sequence[Any]] | None = None,
     by: ModelKind = "PM",
     against: str | None = None,
     local: bool = True,
@@ -82,6 +83,8 @@ def compare(
         tune: How many settings to try for every method, on validation samples; 0 for none. It needs Optuna.
         tune_on: ``"each"`` for every seed to choose settings by itself, ``"first"`` for the first seed to choose for all.
         tuned_only: Whether to leave out the runs with the given settings; those are then one of the tries only.
+        search: Where settings are looked for, in place of what the methods declare: ``{"alpha": (0.01, 0.1)}`` is a range,
+            a list is values.
         by: Which models settings are chosen by.
         against: The method that the others are compared with device by device; the first by default.
         local: Whether to add local training where it is not among the methods, to see whom a method hurts.
@@ -107,7 +110,8 @@ def compare(
         lacking(key, having, names) for key, having, names in shared_out(settings or {}, named) if having != names
     )
     command = "pm.compare(...)"
-    chosen = Choice(chosen_seeds(seeds), steps, tune, tune_on, tuned_only, by, against, command, notes)
+    ranges = {key: tuning.as_given(f"search[{key!r}]", one, pair=True) for key, one in (search or {}).items()}
+    chosen = Choice(chosen_seeds(seeds), steps, tune, tune_on, tuned_only, by, against, command, notes, search=ranges)
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"compare-{arms[0].config.data.label}") as folder:
@@ -139,6 +143,7 @@ class Choice:
         command: What it was started with.
         notes: Sentences about how it was set up.
         space: What is searched, in place of what the methods declare.
+        search: Ranges or values of single settings, in place of those that the methods declare for them.
     """
 
     seeds: tuple[int, ...] | None = None
@@ -151,6 +156,7 @@ class Choice:
     command: str = ""
     notes: tuple[str, ...] = ()
     space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    search: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def plan_comparison(
@@ -168,8 +174,10 @@ def plan_comparison(
         whole("--steps", steps, 1)
     if whole("--tune", tune, 0) > 0:
         tuning.check_optuna()
-    elif choice.tuned_only or choice.tune_on != "each":
-        raise BadInput("--tuned-only and --tune-on are about settings that are tried; say how many, as in --tune 4")
+    elif choice.tuned_only or choice.tune_on != "each" or choice.search:
+        raise BadInput(
+            "--tune-on, --tuned-only and --search are about settings that are tried; say how many, as in --tune 4"
+        )
     if choice.tune_on not in get_args(TuneOn):
         raise BadInput(f"--tune-on {choice.tune_on}: it is each, or first")
     check_kind(choice.by)
@@ -189,14 +197,20 @@ def plan_comparison(
             one, metric = checked(arm, seeds[0], steps, populations, objects.get(arm.name, NOTHING))
         fitted.append(one)
     made = dict(objects)
+    searched = set[str]()
     if tune:
         for arm in list(fitted):
             if not arm.runs:
                 given = objects.get(arm.name, NOTHING)
                 space = tuning.space_of(arm.config, given.method, choice.space)
+                space |= {key: one for key, one in choice.search.items() if key in space}
+                searched |= set(space)
                 name, place = arm.name + TUNED, fitted.index(arm)
                 fitted[place + 1 - choice.tuned_only : place + 1] = [replace(arm, name=name, space=space)]
                 made[name] = given
+        for key in choice.search:
+            if key not in searched:
+                raise BadInput(f"--search {key}: no method searches it{nearest(key, searched)}")
         whose = "for every seed by itself" if choice.tune_on == "each" else f"with seed {seeds[0]}, for all seeds"
         notes.append(
             f"Tuned: of {tune} settings, the given ones among them, the best on validation samples by {choice.by}, "

@@ -37,7 +37,7 @@ from palmette.studies.study import Study
 from palmette.studies.trials import Populations
 from palmette.task import Task
 from palmette.values import path as checked_path
-from palmette.values import plain, shown, whole
+from palmette.values import shown, whole
 
 CHOSEN = "chosen"
 _OTHERS = (
@@ -103,21 +103,12 @@ def sweep(
     base = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})
-    values = {key: _values(key, one, tune) for key, one in (grid or {}).items()}
+    values = {key: tuning.as_given(f"grid[{key!r}]", one, pair=bool(tune)) for key, one in (grid or {}).items()}
     choice = Choice(chosen_seeds(seeds) or (0,), steps, tune, by=by, command="pm.sweep(...)")
     plan, given = plan_sweep(arm, values, choice, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"sweep-{name}-{arm.config.data.label}") as folder:
         return finished(plan, folder, given, jobs, progress)
-
-
-def _values(key: str, one: Any, tune: int) -> Any:
-    """Return the values of a setting as Python gave them: a list, or with tuning a pair as a range."""
-    if tune and isinstance(one, tuple) and len(one) == 2:
-        return {"low": float(one[0]), "high": float(one[1])}
-    if not isinstance(one, Sequence) or isinstance(one, str):
-        raise BadInput(f"grid[{key!r}] = {shown(one)} must be a list of values")
-    return plain(list(one))
 
 
 def plan_sweep(arm: Arm, grid: Mapping[str, Any], choice: Choice, objects: Objects) -> tuple[Plan, dict[str, Objects]]:

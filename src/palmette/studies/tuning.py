@@ -18,6 +18,7 @@ from palmette.errors import BadInput
 from palmette.protocol import Algorithm, ModelKind
 from palmette.protocol.settings import Between
 from palmette.runs import Result, RunConfig
+from palmette.values import plain, shown
 
 VALIDATION = 0.25  # of each device's training samples decide between settings
 _DRAWS = 50  # settings that are drawn in search of one that was not tried before
@@ -59,6 +60,21 @@ def space_of(config: RunConfig, method: Algorithm | None, given: Mapping[str, An
 def as_plain(one: Between) -> dict[str, Any]:
     """Return a range as plain data."""
     return {"low": one.low, "high": one.high, **({"whole": True} if one.whole else {})}
+
+
+def as_given(what: str, one: Any, *, pair: bool) -> Any:
+    """Return the values of a setting as Python gave them: a list, or a pair as a range.
+
+    Args:
+        what: What to call it in an error.
+        one: The values.
+        pair: Whether a tuple of two is a range.
+    """
+    if pair and isinstance(one, tuple) and len(one) == 2:
+        return {"low": float(one[0]), "high": float(one[1])}
+    if not isinstance(one, Sequence) or isinstance(one, str):
+        raise BadInput(f"{what} = {shown(one)} must be a list of values")
+    return plain(list(one))
 
 
 def in_words(one: Any) -> str:

@@ -60,6 +60,55 @@ def test_one_round_by_hand(by_hand: Population) -> None:
     )
 
 
+@pytest.mark.parametrize(("teams", "pinned"), [("warm", 0.734375), ("restart", 0.60546875)])
+def test_two_rounds_by_hand(by_hand: Population, teams: Any, pinned: float) -> None:
+    # One device step and one team step a round: theta = w + 0.5 (y - w), w <- 0.7 w + 0.05 x + 0.25 mean theta.
+    method = PerMFL(
+        **{"alpha": 0.5, "lam": 0.5, "gamma": 0.1, "eta": 0.5, "beta": 5.0, "teams": teams},
+        **{"local_steps": 1, "team_steps": 1, "batch_size": "full"},
+    )
+    x, w = 0.0, [0.0, 0.0]
+    for _ in range(2):
+        begin = w if teams == "warm" else [x, x]
+        w = [0.7 * v + 0.05 * x + 0.25 * (v + 0.5 * (y - v)) for v, y in zip(begin, (2.0, 8.0), strict=True)]
+        x = 0.5 * x + 0.5 * (w[0] + w[1]) / 2
+    simulation = simulate(method, by_hand, 2)
+    assert simulation.model().item() == pytest.approx(x, abs=1e-14)
+    np.testing.assert_allclose(simulation.stores[1].rows["model"].flatten(), w, atol=1e-14)
+    assert x == pytest.approx(pinned, abs=1e-12)
+
+
+@pytest.mark.parametrize("tree", [[2, 5, 1], "2x2x3"], ids=["unequal teams", "four tiers"])
+def test_warm_teams_reach_the_exact_minimiser_with_one_step_a_round(tree: Any) -> None:
+    population = regression(tree, unequal=True)
+    pulls = [1.0, 0.8, 0.6][: population.tree.top]
+    exact = tree_minimiser(population, pulls)
+    gamma: Any = pulls[1:] if len(pulls) > 2 else pulls[1]
+    off = {}
+    for teams in ("warm", "restart"):
+        method = algorithm("permfl", gamma=gamma, team_steps=1, teams=teams, **{**SOLVER, "local_steps": 15})
+        simulation = simulate(method, population, 45)
+        found = [simulation.stores[tier].rows["model"].numpy() for tier in range(population.tree.tiers)]
+        off[teams] = max(float(np.abs(rows - best).max()) for rows, best in zip(found, exact, strict=True))
+    assert off["warm"] < 1e-4
+    assert off["restart"] > 0.01  # it goes to another point, however many rounds there are
+
+
+def test_a_warm_team_begins_with_the_model_above_when_it_first_takes_part(by_hand: Population) -> None:
+    given: dict[str, Any] = {"alpha": 0.5, "local_steps": 1, "team_steps": 1, "batch_size": "full"}
+    links = {1: Link(Participation("count", 1))}
+    seen = 0
+    for seed in range(6):
+        simulation = simulate(PerMFL(**given), by_hand, 2, links=links, seed=seed)
+        other = simulate(PerMFL(**given, teams="restart"), by_hand, 2, links=links, seed=seed)
+        last = simulation.stores[1].last.tolist()
+        assert (simulation.stores[1].rows["began"][:, 0] > 0).tolist() == [one >= 0 for one in last]
+        if -1 not in last:  # each was asked once, so neither had a model of its own to begin with
+            seen += 1
+            assert torch.equal(simulation.stores[1].rows["model"], other.stores[1].rows["model"])
+    assert seen
+
+
 def test_pfedmt_weights_children_by_samples() -> None:
     population = regression([2, 3], unequal=True)
     method = {
@@ -71,6 +120,7 @@ def test_pfedmt_weights_children_by_samples() -> None:
         "local_steps": 3,
         "team_steps": 2,
         "batch_size": "full",
+        "teams": "restart",
     }
     simulation = simulate(algorithm("pfedmt", **method), population, 2)
     forms, n, team = quadratics(population), population.train.numpy().astype(float), population.tree.parents[0]
@@ -169,7 +219,8 @@ def test_without_a_pull_from_devices_the_server_never_moves() -> None:
 
 def test_without_a_pull_to_the_server_teams_restart_from_the_start() -> None:
     population = regression("2x3")
-    once, often = (simulate(PerMFL(gamma=0, batch_size="full"), population, rounds) for rounds in (1, 3))
+    method = PerMFL(gamma=0, teams="restart", batch_size="full")
+    once, often = (simulate(method, population, rounds) for rounds in (1, 3))
     assert torch.equal(often.model(), torch.zeros(3, dtype=torch.float64))
     assert torch.equal(once.stores[1].rows["model"], often.stores[1].rows["model"])
 
@@ -242,7 +293,9 @@ def test_stale_teams_of_pfedmt_count_by_their_samples() -> None:
 
 
 def test_published_preset_and_what_overrides_it() -> None:
+    assert algorithm("pfedmt", preset="published").teams == "restart"
     method = algorithm("permfl", preset="published", lam=2.0)
+    assert method.teams == "restart"
     assert (method.alpha, method.eta, method.beta, method.gamma, method.lam) == (0.01, 0.03, 0.6, 1.5, 2.0)
 
 

@@ -260,9 +260,43 @@ def test_what_team_and_local_steps_leave_of_the_error_by_hand() -> None:
     at = Begin(apart=2.0, spread=3.0, slope=1.0, value=5.0)
     found = Levels(1.0, 2.0, 4.0, 12.0, (0.1, 0.1), (0.02, 0.04), 1 / 24, 10, at)
     stays, per = 0.752**2, 4 / 12.4 * 0.3
-    assert found._error(2, 0.3) == pytest.approx((2 * stays + 3 * per, 0.1 * stays + per / 3 * 12 / 12.8))
+    follows = 12 / 12.8
+    assert found._error(2, 0.3) == pytest.approx((stays, 2 * stays, 3 * per, 0.1 * stays, per / 3 * follows, follows))
     assert found.device == pytest.approx(0.5)  # 1 - 0.1 (4 + 1); the most curved direction is left 0.4 of
     assert replace(found, alpha=(0.01, 0.1)).device == pytest.approx(0.95)
+
+
+def test_warm_teams_need_no_more_team_steps_for_more_rounds() -> None:
+    at = Begin(apart=2.0, spread=3.0, slope=1.0, value=5.0)
+    first = Levels(1.0, 2.0, 4.0, 12.0, (0.1, 0.1), (0.02, 0.04), 1 / 24, 10, at)
+    needed = {
+        warm: [replace(first, rounds=rounds, warm=warm).team_steps() for rounds in (10, 100, 1000)]
+        for warm in (False, True)
+    }
+    assert needed[False] == sorted(set(needed[False]))  # K must grow with T: it is what the theorem says
+    assert len(set(needed[True])) == 1
+    assert needed[True][0] < needed[False][-1]
+    flat = replace(first, convex=-0.1)
+    assert replace(flat, warm=True).team_steps() < flat.team_steps()
+
+
+def test_the_error_of_warm_teams_by_hand() -> None:
+    # As above with r = 0: q = 1 - 0.02 * 12.8 = 0.744; the prox moves by 12 / 12.8 of what x does. phi is curved between
+    # e(12, 0.8) = 0.75 and e(12, 4/3) = 1.2, and x* is at least 1 / 1.2 away. Followed for two rounds in plain numbers:
+    at = Begin(apart=2.0, spread=3.0, slope=1.0, value=5.0)
+    warm = Levels(1.0, 2.0, 4.0, 12.0, (0.1, 0.1), (0.02, 0.04), 1 / 24, 2, at, warm=True)
+    for steps in range(1, 40):
+        left, distance = 0.744**steps, 1.0
+        error = left * 2.0 * 1.2
+        moved = (1.2 * distance + 12 * error) / 24
+        one = (1 - 0.75 / 24) * distance + 0.5 * error
+        error = left * (error + 12 / 12.8 * moved)
+        two = (1 - 0.75 / 24) * one + 0.5 * error
+        shrinks = 0.75 * (1 - left * (1 + 12 / 12.8 * 0.5)) > 12 * left * 12 / 12.8 * 1.2 / 24
+        fall = 1 - 0.75 / 48
+        assert warm.enough(steps, 0.0) == (shrinks and one <= (2 * fall) ** 0.5 and two <= (2 * fall**2) ** 0.5), steps
+    assert not warm.enough(2, 0.0)
+    assert warm.enough(5, 0.0)
 
 
 def test_the_shortest_steps_decide_how_many_are_needed() -> None:

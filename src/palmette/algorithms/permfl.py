@@ -26,7 +26,7 @@ from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, P
 from palmette.tree import Tree
 from palmette.tree.segments import segment_mean
 
-PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5}
+PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5, "teams": "restart"}
 
 
 @settings
@@ -47,6 +47,8 @@ class MoreauTree(Algorithm):
         beta: Learning rate of the server, which moves by beta * gamma towards its teams; ``"auto"`` is 1 / gamma
             (beta in the paper).
         batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+        teams: Where a team begins in a round: ``"warm"`` from its own last model (from the model above in its first round),
+            ``"restart"`` from the model above in every round, as published.
         as_published: Slips of the paper or its code to repeat: ``device-pull`` pulls devices with local_steps in place of lam,
             ``stale-teams`` averages teams that did not take part too, ``line-12`` is pFedMT's misprinted server step.
     """
@@ -71,6 +73,7 @@ class MoreauTree(Algorithm):
     eta: Literal["auto"] | Positive | tuple[Positive, ...] | dict[str, Positive] = "auto"
     beta: Literal["auto"] | Positive = "auto"
     batch_size: BatchSize = 20
+    teams: Literal["warm", "restart"] = "warm"
     as_published: tuple[Literal["device-pull", "stale-teams", "line-12"], ...] = ()
 
     def check(self, tree: Tree) -> None:
@@ -87,10 +90,13 @@ class MoreauTree(Algorithm):
         super().check(tree)
 
     def keeps(self, node: Node, initial: Tensor) -> State:
-        """Every node keeps its model; the server its teams' last ones where stale teams count."""
+        """Every node keeps its model; a warm team whether it began; the server its teams' last where stale ones count."""
         kept = {"model": initial}
-        if node.tier == node.tree.top and "stale-teams" in self.as_published:
-            kept["teams"] = initial.repeat(node.tree.size(node.tier - 1))
+        if node.tier == node.tree.top:
+            if "stale-teams" in self.as_published:
+                kept["teams"] = initial.repeat(node.tree.size(node.tier - 1))
+        elif node.tier and self.teams == "warm":
+            kept["began"] = initial.new_zeros(1)
         return kept
 
     def pull(self, tier: int) -> float:
@@ -119,6 +125,10 @@ class MoreauTree(Algorithm):
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Take K steps between the children's models and the parent's; without an answer only the parent pulls."""
         x = w = message
+        kept = {}
+        if self.teams == "warm":
+            w = torch.where(state["began"] > 0, state["model"], x)
+            kept["began"] = torch.ones_like(state["began"])
         below, above = self.pull(node.tier - 1), self.pull(node.tier)
         if self.eta == "auto":
             eta: Any = 1 / (below + above) if below + above else 0.0
@@ -128,7 +138,7 @@ class MoreauTree(Algorithm):
         for _ in range(int(_entry(self.team_steps, node.tier))):
             theta = yield Ask(w, reduce=self.reduce, otherwise=w)
             w = stay * w + pulled + eta * below * theta.rows
-        return w, {"model": w}
+        return w, {"model": w, **kept}
 
     def server(self, node: Node, state: State) -> Server:
         """Move towards the mean of the models below."""

@@ -16,7 +16,10 @@ from palmette.protocol import Reduce
 from palmette.protocol.settings import settings
 
 # The convex experiments; T is 600 or 100, the batch size is not told.
-PUBLISHED = {"team_steps": 30, "local_steps": 20, "alpha": 0.01, "eta": 0.03, "beta": 1.0, "gamma": 0.1, "lam": 15.0}
+PUBLISHED = {
+    **{"team_steps": 30, "local_steps": 20, "alpha": 0.01, "eta": 0.03},
+    **{"beta": 1.0, "gamma": 0.1, "lam": 15.0, "teams": "restart"},
+}
 
 
 @settings

@@ -24,6 +24,12 @@ every err_t be at most ``sqrt(2 D / (beta T)) / gamma`` with ``D = phi(x^0) - ph
 most ``4 D / (beta T)``, which is eq. (89), and x has gone no further than ``W = sqrt(4 beta D T / (1 - beta gamma))``. So K and
 L are enough if ``A + B W`` is not above that. D is at least ``|grad phi(x^0)|^2`` over twice the smoothness of phi, and at most
 phi(x^0), as losses are not negative.
+
+Warm teams (``teams="warm"``) begin where they ended, not at x^t. Then a_0 is no longer how far x^t is from prox_i(x^t), which
+stays as large as the teams are different, but at most ``err_{t-1} + gamma / (gamma + m) |x^t - x^{t-1}|``, and x moves by
+``|x^t - x^{t-1}| <= beta |grad phi(x^{t-1})| + beta gamma err_{t-1}``. Only the first round is as before. The rest of the
+proof looks at err_t alone, so the theorems hold for warm teams with the K and L of this recursion. It goes to zero with
+x - x* where devices solve exactly: K need not grow with the number of rounds.
 """
 
 from __future__ import annotations
@@ -31,6 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +48,7 @@ from palmette.theory.objectives import Nested
 _CLOSE = 1e-4  # how far the models at the start are solved for, relative to where they began
 _STEPS = 60  # gradient steps that takes at most
 _MOST = 10**7  # team or local steps beyond which none are enough
+LONGEST = 100_000  # rounds up to which warm teams are followed
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,7 @@ class Levels:
         beta: Step of the server.
         rounds: T.
         at: What is known of the start.
+        warm: Whether teams begin a round where they ended the last.
     """
 
     convex: float
@@ -117,6 +126,7 @@ class Levels:
     beta: float
     rounds: int
     at: Begin
+    warm: bool = False
 
     @property
     def device(self) -> float:
@@ -134,22 +144,29 @@ class Levels:
 
     def enough(self, team_steps: int, left: float) -> bool:
         """Decide whether so many team steps, with devices that come so near their proxes, are enough."""
-        fixed, moving = self._error(team_steps, left)
-        if not math.isfinite(fixed) or not self.at.slope:
+        error = self._error(team_steps, left)
+        if error is None or not self.at.slope:
             return False
-        return self._contracts(fixed, moving) if self.convex > 0 else self._descends(fixed, moving)
+        if self.warm:
+            return self._contracts_warm(error) if self.convex > 0 else self._descends_warm(error)
+        return self._contracts(error) if self.convex > 0 else self._descends(error)
 
-    def _error(self, team_steps: int, left: float) -> tuple[float, float]:
-        """Return A and B."""
+    def _error(self, team_steps: int, left: float) -> _Error | None:
+        """Return what makes up the teams' error; ``None`` where it is not bounded."""
         low, high = (_envelope(self.lam, h) for h in (self.convex, self.smooth))
         change = max(abs(low), abs(high)) / self.lam
         drop = self.gamma + low - self.lam * left * change
         if drop <= 0:
-            return math.inf, math.inf
-        stays, per = (1 - self.eta[0] * drop) ** team_steps, self.lam / drop * left
+            return None
+        stays, per, follows = (
+            (1 - self.eta[0] * drop) ** team_steps,
+            self.lam / drop * left,
+            self.gamma / (self.gamma + low),
+        )
         steep = max(abs(_envelope(self.gamma, h)) for h in (low, high)) / self.gamma
-        fixed = stays * self.at.apart + per * self.at.spread
-        return fixed, stays * steep + per * change * self.gamma / (self.gamma + low)
+        return _Error(
+            stays, stays * self.at.apart, per * self.at.spread, stays * steep, per * change * follows, follows
+        )
 
     @property
     def _top(self) -> tuple[float, float]:
@@ -157,7 +174,8 @@ class Levels:
         low, high = (_envelope(self.gamma, _envelope(self.lam, h)) for h in (self.convex, self.smooth))
         return low, max(abs(low), abs(high))
 
-    def _contracts(self, fixed: float, moving: float) -> bool:
+    def _contracts(self, error: _Error) -> bool:
+        fixed, moving = error.first, error.apart_moves + error.spread_moves
         mu, steep = self._top
         factor = 1 - self.beta * mu + self.beta * self.gamma * moving
         if factor >= 1:
@@ -171,11 +189,70 @@ class Levels:
             rounds |= {t for t in (math.floor(turn), math.ceil(turn)) if 1 < t < self.rounds}
         return all(level + (1 - level) * factor**t <= math.sqrt(2) * math.exp(fall * t) for t in rounds)
 
-    def _descends(self, fixed: float, moving: float) -> bool:
+    def _contracts_warm(self, made: _Error) -> bool:
+        """Follow the distance of x to x*, in units of that at the start, and the teams' error, round by round."""
+        (mu, steep), beta, gamma = self._top, self.beta, self.gamma
+        unit = steep / self.at.slope
+        keeps = made.stays * (1 + made.follows * beta * gamma) + made.spread_moves * beta * gamma
+        gets = made.stays * made.follows * beta * steep + made.spread_moves * (1 - beta * mu)
+        if keeps >= 1 or mu * (1 - keeps) <= gamma * gets:
+            return False  # together they do not shrink, whatever a few rounds look like
+        distance, error = 1.0, made.first * unit
+        fall = math.sqrt(1 - beta * mu / 2)
+        allowed = math.sqrt(2)
+        for _ in range(self.rounds):
+            further, moved = (
+                (1 - beta * mu) * distance + beta * gamma * error,
+                beta * (steep * distance + gamma * error),
+            )
+            allowed *= fall
+            if further > allowed:
+                return False
+            begins = error + made.follows * moved
+            distance, error = further, made.stays * begins + made.spread * unit + made.spread_moves * (1 + further)
+        return True
+
+    def _descends(self, error: _Error) -> bool:
+        way, allowed = self._way
+        return error.first + (error.apart_moves + error.spread_moves) * way <= allowed
+
+    def _descends_warm(self, made: _Error) -> bool:
+        way, allowed = self._way
+        begins = allowed + made.follows * way / math.sqrt(self.rounds)
+        return max(made.first, made.stays * begins + made.spread + made.spread_moves * way) <= allowed
+
+    @property
+    def _way(self) -> tuple[float, float]:
+        """How far x can go in all rounds, W, and what the teams' error may be in each."""
         steep = self._top[1]
         least, most = self.at.slope**2 / (2 * steep), self.at.value
         way = math.sqrt(4 * self.beta * most * self.rounds / (1 - self.beta * self.gamma))
-        return fixed + moving * way <= math.sqrt(2 * least / (self.beta * self.rounds)) / self.gamma
+        return way, math.sqrt(2 * least / (self.beta * self.rounds)) / self.gamma
+
+
+class _Error(NamedTuple):
+    """What the teams' error at the end of a round is made of.
+
+    Attributes:
+        stays: What K team steps leave of the distance a team begins with.
+        apart: What they leave of the teams' distance to x^0.
+        spread: What devices that solve inexactly add.
+        apart_moves: By how much `apart` grows where x moves by one.
+        spread_moves: By how much `spread` does.
+        follows: How far a team's prox moves where x moves by one.
+    """
+
+    stays: float
+    apart: float
+    spread: float
+    apart_moves: float
+    spread_moves: float
+    follows: float
+
+    @property
+    def first(self) -> float:
+        """The error of the first round."""
+        return self.apart + self.spread
 
 
 def _envelope(pull: float, bend: float) -> float:

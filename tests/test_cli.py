@@ -17,6 +17,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+from palmette.algorithms import FAMILIES
 from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
 from palmette.engines.evaluation import Scores
@@ -186,6 +187,20 @@ def test_list_algorithms_gives_each_its_paper_and_settings() -> None:
     entries = {entry["name"]: entry for entry in json.loads(palmette("list", "algorithms", "--json").stdout)}
     assert "Banerjee" in entries["permfl"]["paper"]
     assert entries["permfl"]["settings"]["team_steps"] == 10
+    assert entries["permfl"]["family"] == "Personal models on a tree of teams"
+    assert entries["permfl"]["models"] == ["PM", "TM", "GM"]
+    assert entries["local"]["models"] == ["PM"]
+
+
+def test_list_algorithms_is_short_and_in_families() -> None:
+    lines = palmette("list", "algorithms").stdout.splitlines()
+    for family, kinds in FAMILIES.items():
+        at = lines.index(next(line for line in lines if line.strip() == family))
+        body = lines[at + 1 : next(number for number in range(at, len(lines)) if not lines[number].strip())]
+        assert [line.split()[0] for line in body if not line.startswith(" ")] == [kind.name for kind in kinds]
+        assert len(body) <= 2.5 * len(kinds), "the first sentence of an algorithm has to be short"
+    assert next(line for line in lines if line.startswith("permfl ")).split()[1:5] == ["PM", "TM", "GM", "*"]
+    assert next(line for line in lines if line.startswith("fedavg ")).split()[1:4] == ["PM", "GM", "Federated"]
 
 
 @pytest.mark.parametrize("command", [(), ("run",), ("resume",), ("show",), ("list",), ("demo",)])

@@ -244,4 +244,7 @@ def test_bad_input_in_a_real_process_is_one_line_too() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "palmette: unknown algorithm 'prmfl'; did you mean 'permfl'?\n"
+    assert (
+        done.stderr
+        == "palmette: unknown algorithm 'prmfl'; did you mean 'permfl'? All there are: palmette list algorithms\n"
+    )

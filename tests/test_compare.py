@@ -400,7 +400,7 @@ def test_other_methods_run_on_the_population_of_a_folder_with_as_many_steps(stud
 
 
 BAD = {
-    "permfl fedavgg local": "unknown algorithm 'fedavgg'; did you mean 'fedavg'?",
+    "permfl fedavgg local": "unknown algorithm 'fedavgg'; did you mean 'fedavg'",
     "permfl permfl": "permfl is named twice",
     "permfl --set alhpa=1": "none of the methods has the setting 'alhpa'; did you mean 'alpha'?",
     "permfl --set fedavg.alpha=1": "there is no method 'fedavg'",

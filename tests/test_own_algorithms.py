@@ -514,7 +514,7 @@ def test_a_mistake_in_an_imported_algorithm_is_one_line_in_a_real_process(module
         ("{}:Taken", "Taken is named 'fedavg', and so is an algorithm of Palmette"),
         ("{}.py:Mine", "is no import path; write {}:Mine"),
         ("{}:", "is no import path; write {}:MyMethod"),
-        ("{}.Mine", "write an algorithm of your own as its import path, my_module:MyMethod"),
+        ("{}.Mine", "Write an algorithm of your own as its import path, my_module:MyMethod"),
     ],
 )
 def test_import_paths_that_lead_nowhere(module: str, path: str, told: str) -> None:

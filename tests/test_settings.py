@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from palmette.algorithms import ALGORITHMS, FedAvg, HierFAVG, PerMFL, algorithm
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, nearest, nearest_few
 from palmette.protocol.sentences import brief
 from palmette.protocol.settings import described
 from palmette.tree import Tree
@@ -167,8 +167,16 @@ def test_one_problem_of_a_setting_of_several_types_is_told_once() -> None:
 def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
     with pytest.raises(BadInput, match=r"unknown algorithm 'prmfl'; did you mean 'permfl'\?"):
         algorithm("prmfl")
-    with pytest.raises(BadInput, match=f"unknown algorithm 'zzz'; there is {', '.join(sorted(ALGORITHMS))}"):
+    with pytest.raises(BadInput, match=r"unknown algorithm 'zzz'\. All there are: palmette list algorithms$"):
         algorithm("zzz")
+
+
+def test_of_many_names_the_nearest_few_are_told_and_one_where_there_is_no_doubt() -> None:
+    names = ["fedavg", "fedavgm", "fedadam", "fedamp", "permfl", "per-fedavg"]
+    assert nearest_few("fedam", names) == "; did you mean 'fedamp', 'fedavgm' or 'fedadam'?"
+    assert nearest_few("FedAvg", names) == "; did you mean 'fedavg'?"
+    assert nearest_few("per_fedavg", names) == "; did you mean 'per-fedavg'?"
+    assert nearest_few("zzz", names) == "."
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest() -> None:

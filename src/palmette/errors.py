@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+
+_DOUBT = 0.1  # a name that is less like a word than another, by so much, is not meant
 
 
 class PalmetteError(Exception):
@@ -27,6 +29,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else there_is(names)
+
+
+def nearest_few(word: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x', 'y' or 'z'?"`` for a mistyped word among many; a full stop where nothing is near."""
+    names = {name.casefold(): name for name in known}
+    meant = word.casefold().replace("_", "-")
+    alike = {one: SequenceMatcher(None, one, meant).ratio() for one in get_close_matches(meant, names, n=3)}
+    doubt = 0 if meant in names else _DOUBT
+    close = [repr(names[one]) for one, ratio in alike.items() if ratio >= max(alike.values()) - doubt]
+    *others, last = close or [""]
+    return f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if last else "."
 
 
 def there_is(known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
@@ -17,8 +18,8 @@ from palmette.algorithms.local import Local as Local
 from palmette.algorithms.permfl import PerMFL as PerMFL
 from palmette.algorithms.pfedmt import PFedMT as PFedMT
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
-from palmette.errors import BadInput, nearest
-from palmette.protocol import Algorithm
+from palmette.errors import BadInput, nearest, nearest_few
+from palmette.protocol import Algorithm, ModelKind
 from palmette.protocol.importing import import_algorithm
 from palmette.protocol.settings import build
 
@@ -39,6 +40,9 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
 }
 """What there is, family by family, in the order in which users see it."""
 
+OWN = "Of your own"
+"""The family of an algorithm that is none of Palmette's."""
+
 ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kinds in FAMILIES.values() for kind in kinds}
 
 
@@ -49,9 +53,9 @@ def kind_of(name: str) -> type[Algorithm]:
         check_name(kind)
         return kind
     if name not in ALGORITHMS:
+        own = " Write an algorithm of your own as its import path, my_module:MyMethod." if "." in name else ""
         raise BadInput(
-            f"unknown algorithm {name!r}{nearest(name, ALGORITHMS)}"
-            + ("; write an algorithm of your own as its import path, my_module:MyMethod" if "." in name else "")
+            f"unknown algorithm {name!r}{nearest_few(name, ALGORITHMS)}{own} All there are: palmette list algorithms"
         )
     return ALGORITHMS[name]
 
@@ -69,6 +73,18 @@ def algorithm(name: str, *, preset: str | None = None, **settings: Any) -> Algor
         raise BadInput(f"{name} has no preset {preset!r}{nearest(str(preset), kind.presets) if kind.presets else ''}")
     chosen = {} if preset is None else dict(kind.presets[preset])
     return build(kind, name, {**chosen, **settings})
+
+
+def family_of(kind: type[Algorithm]) -> str:
+    """Return the family that an algorithm is shown in."""
+    return next((family for family, kinds in FAMILIES.items() if kind in kinds), OWN)
+
+
+def models_of(kind: type[Algorithm]) -> tuple[ModelKind, ...]:
+    """Return the kinds of models that an algorithm makes with its default settings; none where some have no default."""
+    if any(field.default is MISSING and field.default_factory is MISSING for field in fields(kind)):  # type: ignore[arg-type]
+        return ()
+    return kind().models
 
 
 def check_name(kind: type[Algorithm]) -> None:

@@ -78,7 +78,7 @@ def _algorithm(named: str | None, values: dict[str, Any], file: Path | None) -> 
     """Return the algorithm that is meant; a file's settings of another one do not apply and are left out, aloud."""
     kept = values.get("algorithm")
     if named is None and kept is None:
-        raise BadInput(f"name an algorithm, as in palmette run permfl; there is {', '.join(ALGORITHMS)}")
+        raise BadInput("name an algorithm, as in palmette run permfl. All there are: palmette list algorithms")
     if named is not None and kept is not None and named != kept and values.pop("settings", None):
         say(f"the [settings] in {file} are those of {kept}; {named} runs with its defaults and what --set says")
     if named is not None and (named in ALGORITHMS or ":" in named) and isinstance(given := values.get("given"), dict):

@@ -12,12 +12,20 @@ from rich.text import Text
 
 from palmette.cli.reference import shown
 
+_MODELS = {
+    "PM": "a model for every device (PM)",
+    "TM": "a model for every team (TM)",
+    "GM": "a global model (GM)",
+}
+
 
 def details(told: Mapping[str, Any]) -> RenderableType:
     """Lay an entry of `palmette.cli.reference` out for people."""
     parts: list[RenderableType] = [Text(told["name"], style="bold cyan"), Text(told["summary"])]
     if "paper" in told:
         parts.append(Text(told["paper"], style="italic"))
+    if told.get("models"):
+        parts.append(Text(f"With its default settings it makes {_joined([_MODELS[kind] for kind in told['models']])}."))
     if told.get("flat"):
         parts.append(Text("It ignores teams: all devices talk to the server directly."))
     if told.get("tiers"):
@@ -44,6 +52,10 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         text = "  ".join(f"{key}={shown(value)}" for key, value in values.items())
         parts += [Text.assemble(("\nPreset ", "bold"), (preset, "bold cyan")), Padding(Text(text), (0, 2))]
     return Group(*parts, Text.assemble(("\nFor instance:  ", "bold"), _example(told)))
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _settings(settings: list[dict[str, Any]]) -> Table:

@@ -24,18 +24,16 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
     """Return the entries of a topic for people."""
     if not entries:
         return Text(f"no {topic} yet")
-    table = Table.grid(padding=(0, 2, 1 if topic == "algorithms" else 0, 0))
+    if topic == "algorithms":
+        return Group(*_families(entries), *_notes(topic))
+    table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column()
     for told in entries:
         lines = [Text(_capital(told["summary"]))]
-        if "paper" in told:
-            lines.append(Text(told["paper"], style="italic"))
         if told["settings"]:
             given = {key: value for key, value in told["settings"].items() if value is not None}
             lines += [Text(" ".join(f"{key}={_short(value)}" for key, value in given.items()), "dim")] if given else []
-        if told.get("presets"):
-            lines.append(Text(f"presets: {', '.join(told['presets'])}", style="dim"))
         if "partition" in told:
             dealt = (
                 f"default partition: {told['partition']}"
@@ -45,6 +43,24 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
             lines.append(Text(dealt, style="dim"))
         table.add_row(told["name"], Group(*lines))
     return Group(table, *_notes(topic))
+
+
+def _families(entries: list[dict[str, Any]]) -> list[RenderableType]:
+    """Return the algorithms family by family, a line or two for each: name, models, preset, first sentence."""
+    shown: list[RenderableType] = []
+    wide = max(len(told["name"]) for told in entries)
+    for family in dict.fromkeys(told["family"] for told in entries):
+        table = Table.grid(padding=(0, 1, 0, 0))
+        table.add_column(style="bold cyan", no_wrap=True, min_width=wide)
+        table.add_column(style="green", no_wrap=True, min_width=8)
+        table.add_column(style="magenta", no_wrap=True, min_width=1)
+        table.add_column()
+        for told in entries:
+            if told["family"] == family:
+                models = " ".join(kind if kind in told["models"] else "  " for kind in ("PM", "TM", "GM"))
+                table.add_row(told["name"], models, "*" if told["presets"] else "", Text(_capital(told["summary"])))
+        shown += [Text(family, style="bold"), table, Text()]
+    return shown
 
 
 def _in_short(topic: str, told: dict[str, Any]) -> dict[str, Any]:
@@ -60,9 +76,14 @@ def _notes(topic: str) -> list[RenderableType]:
     """Return what to know about using the entries."""
     if topic == "algorithms":
         return [
-            Text("PM is a device's own model, TM its team's model. A preset is a named set of settings.", style="dim"),
+            Text(
+                "PM: every device gets a model of its own. TM: every team does. GM: there is a global model.",
+                style="dim",
+            ),
+            Text("* has presets, named sets of settings, such as those of its paper.", style="dim"),
+            Text(),
+            Text.assemble(("Settings and presets of one:  ", "bold"), "palmette list algorithms permfl"),
             _note("palmette run permfl --set team_steps=30 --set preset=published"),
-            Text.assemble(("What the settings mean:  ", "bold"), "palmette list algorithms permfl"),
         ]
     if topic == "models":
         return [Text(), _note("palmette run permfl --model dnn --set model.hidden=[100]")]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from palmette.algorithms import ALGORITHMS, kind_of
+from palmette.algorithms import ALGORITHMS, FAMILIES, family_of, kind_of, models_of
 from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of, table_keys
 from palmette.errors import BadInput, nearest
 from palmette.population import SOURCES
@@ -18,6 +18,11 @@ from palmette.task.layout import Layer
 from palmette.task.models import MODELS
 
 _OWN = "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](own-data.md)."
+
+_MODELS = (
+    "PM: every device gets a model of its own. TM: every team does. GM: there is a global model. These are the models with\n"
+    "the default settings. How to add a method of your own: [write an algorithm](writing-an-algorithm.md)."
+)
 
 NAMES: Mapping[str, Iterable[str]] = {
     "algorithms": ALGORITHMS,
@@ -43,9 +48,11 @@ def entry(topic: str, name: str) -> dict[str, Any]:
 def _algorithm(name: str) -> dict[str, Any]:
     kind = kind_of(name)
     return {
+        "family": family_of(kind),
         "summary": _first_line(kind),
         **({"paper": kind.paper} if kind.paper else {}),
         **({"absent": kind.absent} if kind.absent else {}),
+        "models": list(models_of(kind)),
         "flat": kind.flat,
         "tiers": kind.tiers,
         "settings": [key.as_dict() for key in settings_of(name)],
@@ -105,6 +112,9 @@ def markdown() -> str:
     titles = {"algorithms": "Algorithms", "datasets": "Data sets", "models": "Models"}
     for topic, title in titles.items():
         lines += ["", f"## {title}"]
+        if topic == "algorithms":
+            lines += _algorithms()
+            continue
         for name in NAMES[topic]:
             lines += ["", *_section(entry(topic, name))]
         if topic == "datasets":
@@ -112,8 +122,22 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(told: Mapping[str, Any]) -> list[str]:
-    lines = [f"### {told['name']}", "", _sentence(told["summary"])]
+def _algorithms() -> list[str]:
+    """Write the algorithms family by family: first a table that leads to each, then each with its settings."""
+    lines = ["", _MODELS]
+    sections: list[str] = []
+    for family, kinds in FAMILIES.items():
+        lines += ["", f"**{family}**", "", "| algorithm | models | what it is |", "|---|---|---|"]
+        sections += ["", f"### {family}"]
+        for kind in kinds:
+            told = entry("algorithms", kind.name)
+            lines.append(f"| [{kind.name}](#{kind.name}) | {' '.join(told['models'])} | {_sentence(told['summary'])} |")
+            sections += ["", *_section(told, depth=4)]
+    return lines + sections
+
+
+def _section(told: Mapping[str, Any], depth: int = 3) -> list[str]:
+    lines = [f"{'#' * depth} {told['name']}", "", _sentence(told["summary"])]
     if "paper" in told:
         lines += ["", f"*{told['paper']}*"]
     if "absent" in told:

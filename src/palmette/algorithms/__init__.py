@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
+from palmette.algorithms.fedamp import FedAMP as FedAMP
+from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
 from palmette.algorithms.fedavg import FedAvg as FedAvg
 from palmette.algorithms.groupperfl import FL as FL
 from palmette.algorithms.groupperfl import GroupFL as GroupFL
@@ -35,6 +37,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
     "Personal models without teams": (
         Local,
         PerFL,
+        *(FedAMP, HeurFedAMP),
     ),
 }
 """What there is, family by family, in the order in which users see it."""

@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "heurfedamp": {"local_steps": 4, "batch_size": 5},
     "ifca": {"local_steps": 4, "batch_size": 5, "clusters": 3},
     "cfl": {"local_steps": 4, "batch_size": 5, "clusters": 3, "eps1": 2.0, "eps2": 0.1, "wait": 1},
+    "demlearn": {"local_steps": 4, "batch_size": 5, "levels": 2},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
 # Programs of other shapes keep the same contract: two rows and control variates, coins and masks, stages.

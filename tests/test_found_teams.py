@@ -12,6 +12,7 @@ import torch
 from palmette import address
 from palmette.algorithms import algorithm
 from palmette.algorithms.cfl import CFL
+from palmette.algorithms.demlearn import DemLearn
 from palmette.algorithms.ifca import IFCA
 from palmette.blocks.clustering import groups, halves
 from palmette.engines.evaluation import measure
@@ -232,3 +233,92 @@ def test_cfl_sends_a_model_down_and_one_up() -> None:
 
 def test_cfl_finds_the_teams_whose_images_are_turned() -> None:
     assert found(turned_digits(CFL(alpha=0.3), 16), "team")
+
+
+# -- DemLearn ---------------------------------------------------------------------------------------------------------------
+
+
+Nested = int | tuple["Nested", "Nested"]
+
+
+def members(node: Nested) -> list[int]:
+    return [node] if isinstance(node, int) else members(node[0]) + members(node[1])
+
+
+def merged(theta: Floats, known: list[int]) -> Nested:
+    """Merge the two groups that are nearest on average, until one is left."""
+    found: list[Nested] = list(known)
+    while len(found) > 1:
+
+        def apart(pair: tuple[Nested, Nested]) -> float:
+            return float(
+                np.mean([np.linalg.norm(theta[i] - theta[j]) for i in members(pair[0]) for j in members(pair[1])])
+            )
+
+        one, other = min(combinations(found, 2), key=apart)
+        found = [node for node in found if node not in (one, other)] + [(one, other)]
+    return found[0]
+
+
+def raised(node: Nested, level: int, theta: Floats, factor: float) -> Floats:
+    """A node's model on the way up: a mean counted by devices, amplified where it is a mean of several."""
+    if isinstance(node, int):
+        return theta[node]
+    if level == 0:
+        return factor * theta[members(node)].mean(0)
+    parts = [raised(part, level - 1, theta, factor) for part in node]
+    return factor * np.average(parts, axis=0, weights=[len(members(part)) for part in node])
+
+
+def lowered(
+    node: Nested, level: int, above: Floats | None, theta: Floats, factor: float, a: float
+) -> dict[int, Floats]:
+    """Every device's group's model on the way down."""
+    own = raised(node, level, theta, factor)
+    model = own if above is None else (1 - a) * own + a * above
+    if level == 0:
+        return dict.fromkeys(members(node), model)
+    parts = [node] if isinstance(node, int) else list(node)
+    return {i: row for part in parts for i, row in lowered(part, level - 1, model, theta, factor, a).items()}
+
+
+def test_groups_are_found_anew_in_every_round_and_models_mix_along_their_tree() -> None:
+    """Four rounds by hand, amplified in two; the device that is mostly absent counts from its first answer on."""
+    population = regression("6", unequal=True)
+    method = algorithm("demlearn", levels=2, mixing=0.4, lam=0.3, amplification=1.2, amplified_rounds=2, **FULL)
+    simulation = simulate(method, population, 4, links=ABSENT)
+    theta, known = np.zeros((6, 3)), list[int]()
+    sent, root = dict[int, Floats](), np.zeros(3)
+    for t in range(4):
+        for i in there(t, 6):
+            group = sent.get(i, root)
+            start = 0.6 * theta[i] + 0.4 * group if i in known else group
+            theta[i] = steps(population, i, start, 0.3 if t else 0.0, group)
+        known = sorted({*known, *there(t, 6)})
+        tree, factor = merged(theta, known), 1.2 if t < 2 else 1.0
+        sent, root = lowered(tree, 2, None, theta, factor, 0.4), raised(tree, 2, theta, factor)
+    np.testing.assert_allclose(kept(simulation), theta, atol=1e-12)
+    np.testing.assert_allclose(simulation.model(), root, atol=1e-12)
+    group = kept(simulation, "group", 1)[0].astype(int)
+    models = kept(simulation, "groups", 1).reshape(4, 3)
+    np.testing.assert_allclose([models[j] for j in group], [sent[i] for i in range(6)], atol=1e-12)
+
+
+def test_demlearn_with_the_root_alone_is_fedavg_on_devices_of_equal_size() -> None:
+    population = regression([3, 2])
+    given = {"local_steps": 5, "alpha": 0.1, "batch_size": 4}
+    alone = algorithm("demlearn", levels=0, mixing=1.0, lam=0.0, amplification=1.0, **given)
+    one = simulate(alone, population, 3, dtype=torch.float32)
+    other = simulate(algorithm("fedavg", **given), population, 3, dtype=torch.float32)
+    assert torch.equal(one.model(), other.model())
+
+
+def test_demlearn_sends_a_groups_model_down_and_one_up() -> None:
+    simulation = simulate(DemLearn(), regression("2x3"), 2, dtype=torch.float32)
+    assert [bytes_of(simulation, t) for t in range(2)] == [(6 * 3 * 4, 6 * 3 * 4)] * 2
+
+
+def test_demlearns_groups_are_the_teams_whose_images_are_turned() -> None:
+    simulation = turned_digits(DemLearn(alpha=0.3, levels=2), 8)
+    assert found(simulation, "group")
+    assert int(measure(simulation)[1]["teams_found"]["GM"]) == 4

@@ -6,6 +6,7 @@ from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
 from palmette.algorithms.cfl import CFL as CFL
+from palmette.algorithms.demlearn import DemLearn as DemLearn
 from palmette.algorithms.fedamp import FedAMP as FedAMP
 from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
 from palmette.algorithms.fedavg import FedAvg as FedAvg
@@ -44,6 +45,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
     "Teams that are found": (
         IFCA,
         CFL,
+        DemLearn,
     ),
 }
 """What there is, family by family, in the order in which users see it."""

@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from palmette.blocks.clustering import halves
+from palmette.blocks.clustering import found, halves
 from palmette.blocks.last_models import cosines
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Positive, Rate, settings
@@ -158,8 +158,4 @@ class CFL(Algorithm):
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
         """Tell how many teams there are and how large the largest is."""
-        if node.tier == 0:
-            return {}
-        team = state["team"][0].long().cpu()
-        sizes = torch.bincount(team[team >= 0], minlength=self.clusters)
-        return {"teams_found": (sizes > 0).sum()[None], "largest_team": sizes.max()[None]}
+        return found(state["team"]) if node.tier else {}

@@ -28,6 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette import address
+from palmette.blocks.clustering import found
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Rate, settings
 from palmette.tree.segments import segment_mean
@@ -134,8 +135,4 @@ class IFCA(Algorithm):
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
         """Tell how many teams were found and how large the largest is."""
-        if node.tier == 0:
-            return {}
-        chosen = state["chosen"][0]
-        sizes = torch.bincount(chosen[chosen >= 0].long().cpu(), minlength=self.clusters)
-        return {"teams_found": (sizes > 0).sum()[None], "largest_team": sizes.max()[None]}
+        return found(state["chosen"]) if node.tier else {}

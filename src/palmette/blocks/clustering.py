@@ -56,3 +56,13 @@ def groups(apart: Tensor, addresses: Tensor, linkage: str, levels: int) -> list[
             label[order[members]] = number
         found.append(label)
     return found
+
+
+def found(label: Tensor) -> dict[str, Tensor]:
+    """Tell how many teams there are and how large the largest is, as a server's report.
+
+    Args:
+        label: The team of each device as a row of the server's state; below 0 for a device that is in none.
+    """
+    sizes = torch.bincount(label[0][label[0] >= 0].long().cpu(), minlength=1)
+    return {"teams_found": (sizes > 0).sum()[None], "largest_team": sizes.max()[None]}

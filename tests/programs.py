@@ -1,4 +1,4 @@
-"""Four methods written against the protocol alone, to prove its powers before anything is built on it."""
+"""Methods written against the protocol alone, to prove its powers before anything is built on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
 from palmette.protocol.settings import BatchSize, settings
 from palmette.tree import Tree
 
@@ -88,38 +88,6 @@ class AsyncL2GD(Algorithm):
             got = yield Ask(ask, weights=sizes)
             mean, mixed, first = got.rows, 1.0, last + 1
         return {"model": mean}
-
-
-@settings
-class FedAMP(Algorithm):
-    """A cloud model of its own for every device: per-child messages and a stack of replies."""
-
-    name: ClassVar[str] = "fedamp"
-    paper: ClassVar[str] = "a test program"
-    flat: ClassVar[bool] = True
-    strength: float = 0.3
-    sigma: float = 2.0
-    lr: float = 0.1
-    steps: int = 4
-    batch_size: BatchSize = "full"
-
-    def keeps(self, node: Node, initial: Tensor) -> State:
-        return {"model": initial, "all": initial.repeat(node.tree.devices)} if node.tier else {"model": initial}
-
-    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
-        theta = node.descend(state["model"], steps=self.steps, lr=self.lr, pull=1.0, centre=message)
-        return theta, {"model": theta}
-
-    def server(self, node: Node, state: State) -> Server:
-        theta = state["all"].view(-1, state["model"].shape[1])
-        other = torch.exp(-torch.cdist(theta, theta).square() / self.sigma) / self.sigma * self.strength / len(theta)
-        other.fill_diagonal_(0)
-        cloud = other @ theta + (1 - other.sum(1, keepdim=True)) * theta
-        got = yield Ask(PerChild(cloud), reduce="stack")
-        theta = theta.clone()
-        if len(got.positions):
-            theta[got.positions] = got.rows
-        return {"model": theta.mean(0, keepdim=True), "all": theta.view(1, -1)}
 
 
 @settings

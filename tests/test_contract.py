@@ -12,7 +12,7 @@ from palmette.testing import CHECKS, LOSSY
 from palmette.testing.checks import same_as_separate as assert_separate_is_stacked  # noqa: F401 - for other tests
 from palmette.testing.checks import same_bits as assert_same  # noqa: F401
 from problems import regression, simulate
-from programs import AsyncL2GD, FedAMP, Scaffold, TwoStages
+from programs import AsyncL2GD, Scaffold, TwoStages
 
 SMALL: dict[str, dict[str, Any]] = {
     "permfl": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
@@ -28,10 +28,15 @@ SMALL: dict[str, dict[str, Any]] = {
     "al2sgd": {"iterations": 6, "refresh": 0.3},
     "fedavg": {"local_steps": 4, "batch_size": 5},
     "local": {"local_steps": 4, "batch_size": 5},
+    "fedamp": {"local_steps": 4, "batch_size": 5},
+    "heurfedamp": {"local_steps": 4, "batch_size": 5},
+    "ifca": {"local_steps": 4, "batch_size": 5, "clusters": 3},
+    "cfl": {"local_steps": 4, "batch_size": 5, "clusters": 3, "eps1": 2.0, "eps2": 0.1, "wait": 1},
+    "demlearn": {"local_steps": 4, "batch_size": 5, "levels": 2},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
-# Programs of other shapes keep the same contract: two rows and control variates, coins and masks, per-child rows, stages.
-TABLE |= {kind.name: kind() for kind in (Scaffold, AsyncL2GD, FedAMP, TwoStages)}
+# Programs of other shapes keep the same contract: two rows and control variates, coins and masks, stages.
+TABLE |= {kind.name: kind() for kind in (Scaffold, AsyncL2GD, TwoStages)}
 # The plain L2GD program wants every device at every average and says nothing of what to take otherwise.
 LEFT_OUT = {AsyncL2GD.name: LOSSY}
 

@@ -9,7 +9,7 @@ from palmette import address
 from palmette.links import Link, Participation
 from palmette.population import Population
 from problems import Floats, quadratics, regression, simulate
-from programs import AsyncL2GD, FedAMP, Scaffold, TwoStages
+from programs import AsyncL2GD, Scaffold, TwoStages
 
 
 def gradient_steps(
@@ -92,39 +92,6 @@ def test_async_l2gd_agrees_with_numpy_and_local_steps_cost_no_exchange() -> None
     assert gatherings > 3
     assert totals[1].exchanges == meetings + 3 * (gatherings + rounds)  # the last exchange of a round flushes
     assert totals[2].exchanges == gatherings + rounds
-
-
-def test_fedamp_gives_every_device_its_own_cloud_model() -> None:
-    population = regression("2x3")
-    method = FedAMP()
-    simulation = simulate(method, population, 3, links={0: Link(Participation("fraction", 0.5))})
-    theta = np.zeros((6, 3))
-    for t in range(3):
-        distance = ((theta[:, None] - theta[None]) ** 2).sum(-1)
-        other = np.exp(-distance / method.sigma) / method.sigma * method.strength / 6
-        np.fill_diagonal(other, 0)
-        cloud = other @ theta + (1 - other.sum(1, keepdims=True)) * theta
-        new = theta.copy()
-        took_part = 0
-        drawn = Participation("fraction", 0.5).draw(
-            torch.from_numpy(population.tree.addresses[0]),
-            torch.zeros(6, dtype=torch.int64),
-            seed=0,
-            tier=1,
-            round_=t,
-            exchange=torch.zeros(1, dtype=torch.int64),
-            turn=torch.tensor([t]),
-        )
-        for i in drawn.nonzero().flatten().tolist():
-            a, b = quadratics(population)[i]
-            row = theta[i]
-            for _ in range(method.steps):
-                row = row - method.lr * (a @ row - b + (row - cloud[i]))
-            new[i] = row
-            took_part += 1
-        assert took_part == 3
-        theta = new
-    np.testing.assert_allclose(simulation.stores[1].rows["all"].numpy().reshape(6, 3), theta, atol=1e-12)
 
 
 def test_two_stages_share_first_and_part_later() -> None:

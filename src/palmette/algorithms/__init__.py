@@ -6,12 +6,17 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
+from palmette.algorithms.cfl import CFL as CFL
+from palmette.algorithms.demlearn import DemLearn as DemLearn
+from palmette.algorithms.fedamp import FedAMP as FedAMP
+from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
 from palmette.algorithms.fedavg import FedAvg as FedAvg
 from palmette.algorithms.groupperfl import FL as FL
 from palmette.algorithms.groupperfl import GroupFL as GroupFL
 from palmette.algorithms.groupperfl import GroupPerFL as GroupPerFL
 from palmette.algorithms.groupperfl import PerFL as PerFL
 from palmette.algorithms.hierfavg import HierFAVG as HierFAVG
+from palmette.algorithms.ifca import IFCA as IFCA
 from palmette.algorithms.l2gd import L2GD as L2GD
 from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
 from palmette.algorithms.local import Local as Local
@@ -36,6 +41,12 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
     "Personal models without teams": (
         Local,
         PerFL,
+        *(FedAMP, HeurFedAMP),
+    ),
+    "Teams that are found": (
+        IFCA,
+        CFL,
+        DemLearn,
     ),
 }
 """What there is, family by family, in the order in which users see it."""

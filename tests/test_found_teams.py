@@ -1,0 +1,324 @@
+"""Methods that find teams by themselves, IFCA, CFL and DemLearn, and teams that learn how much to take from the others."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palmette import address
+from palmette.algorithms import algorithm
+from palmette.algorithms.cfl import CFL
+from palmette.algorithms.demlearn import DemLearn
+from palmette.algorithms.ifca import IFCA
+from palmette.blocks.clustering import groups, halves
+from palmette.engines.evaluation import measure
+from palmette.engines.simulate import Simulation
+from palmette.links import Link
+from palmette.population import Population, make_population
+from palmette.protocol import Algorithm
+from palmette.task import make_task
+from problems import Floats, quadratics, regression, simulate
+
+FULL: dict[str, Any] = {"local_steps": 2, "alpha": 0.1, "batch_size": "full"}
+ABSENT = {0: Link(absences=lambda round_, tier, exchange, children: (children == 1) & (round_ != 1))}
+"""Device 1 takes part in round 1 alone."""
+
+
+def steps(population: Population, i: int, row: Floats, pull: float = 0.0, centre: Floats | None = None) -> Floats:
+    """Two full gradient steps of one device, by its normal equations."""
+    a, b = quadratics(population)[i]
+    for _ in range(2):
+        row = row - 0.1 * (a @ row - b + (0 if centre is None else pull * (row - centre)))
+    return row
+
+
+def kept(simulation: Simulation, name: str = "model", tier: int = 0) -> Floats:
+    rows: Floats = simulation.stores[tier].rows[name].numpy().copy()
+    return rows
+
+
+def samples(population: Population) -> Floats:
+    counts: Floats = population.train.numpy().astype(float)
+    return counts
+
+
+def there(t: int, devices: int) -> list[int]:
+    """Who takes part in a round of a run with `ABSENT`."""
+    return [i for i in range(devices) if i != 1 or t == 1]
+
+
+def turned_digits(method: Algorithm, rounds: int) -> Simulation:
+    """Digits of four teams, each of which sees them turned by another quarter; the method is not told."""
+    population = make_population("digits", tree="4x10", shift="rotate", seed=2)
+    return simulate(method, population, rounds, make_task("mclr", population.shape, 10), dtype=torch.float32)
+
+
+def found(simulation: Simulation, name: str) -> bool:
+    """Whether the teams found are the four there are."""
+    teams = simulation.stores[1].rows[name][0].view(4, 10)
+    return len(teams.unique()) == 4 and all(len(team.unique()) == 1 for team in teams)
+
+
+def bytes_of(simulation: Simulation, round_: int, tier: int = 2) -> tuple[int, int]:
+    """Bytes down and up in a round on a link."""
+    entry = simulation.ledger.entries[round_, tier]
+    return entry.bytes_down, entry.bytes_up
+
+
+# -- IFCA -------------------------------------------------------------------------------------------------------------------
+
+
+def training_loss(population: Population, i: int, row: Floats) -> float:
+    a, b = quadratics(population)[i]
+    return float(row @ a @ row / 2 - b @ row)  # but for a number that no model changes
+
+
+def first_models(count: int, width: int, spread: float, seed: int = 0) -> Floats:
+    base = address.mix(address.key(seed, "ifca"), torch.arange(count))[:, None]
+    numbers: Floats = address.uniform(address.mix(base, torch.arange(width))).numpy()
+    return spread * (numbers - 0.5) * 12**0.5
+
+
+@pytest.mark.parametrize("averaging", ["models", "gradients"])
+def test_every_device_trains_the_model_that_fits_it_best(averaging: str) -> None:
+    """Three rounds by hand, with a device that is mostly absent."""
+    population = regression("2x3", unequal=True)
+    method = algorithm("ifca", clusters=2, spread=0.8, averaging=averaging, **FULL)
+    simulation = simulate(method, population, 3, links=ABSENT)
+    models, chosen, own = first_models(2, 3, 0.8), np.full(6, -1), np.zeros((6, 3))
+    n = samples(population)
+    for t in range(3):
+        here, total = there(t, 6), n[there(t, 6)].sum()
+        new = models.copy()
+        for i in here:
+            chosen[i] = int(np.argmin([training_loss(population, i, row) for row in models]))
+        for i in here:
+            a, b = quadratics(population)[i]
+            start = models[chosen[i]]
+            own[i] = steps(population, i, start) if averaging == "models" else start - 0.1 * (a @ start - b)
+        for j in {chosen[i] for i in here}:
+            mine = [i for i in here if chosen[i] == j]
+            if averaging == "models":
+                new[j] = np.average(own[mine], axis=0, weights=n[mine])
+            else:
+                new[j] = models[j] + sum(n[i] / total * (own[i] - models[j]) for i in mine)
+        models = new
+    assert len(set(chosen)) == 2  # both models are in use
+    np.testing.assert_allclose(simulation.stores[1].rows["all"].numpy().reshape(2, 3), models, atol=1e-12)
+    np.testing.assert_allclose(kept(simulation), own, atol=1e-12)
+    assert simulation.stores[1].rows["chosen"][0].tolist() == chosen.tolist()
+    largest = int(np.bincount(chosen).argmax())
+    np.testing.assert_allclose(simulation.model(), models[largest], atol=1e-12)
+
+
+def test_a_model_that_nobody_chose_stays_and_equal_weights_count_devices() -> None:
+    population = regression("3", unequal=True)
+    simulation = simulate(algorithm("ifca", clusters=2, spread=50.0, weights="equal", **FULL), population, 1)
+    first, after = first_models(2, 3, 50.0), simulation.stores[1].rows["all"].numpy().reshape(2, 3)
+    chosen = simulation.stores[1].rows["chosen"][0].int().tolist()
+    assert len(set(chosen)) == 1
+    np.testing.assert_allclose(after[1 - chosen[0]], first[1 - chosen[0]], rtol=1e-14)
+    wanted = np.mean([steps(population, i, first[chosen[0]]) for i in range(3)], 0)
+    np.testing.assert_allclose(after[chosen[0]], wanted, atol=1e-10)
+
+
+def test_ifca_with_one_model_is_fedavg() -> None:
+    population = regression([3, 2], unequal=True)
+    given = {"local_steps": 5, "alpha": 0.1, "batch_size": 4}
+    one = simulate(algorithm("ifca", clusters=1, **given), population, 3, dtype=torch.float32)
+    other = simulate(algorithm("fedavg", **given), population, 3, dtype=torch.float32)
+    assert torch.equal(one.model(), other.model())
+    assert tuple(one.kinds) == ("PM", "GM")
+
+
+def test_ifca_sends_all_models_down_and_one_with_its_number_up() -> None:
+    simulation = simulate(IFCA(clusters=3), regression("2x3"), 2, dtype=torch.float32)
+    assert [bytes_of(simulation, t) for t in range(2)] == [(6 * 3 * 3 * 4, 6 * (3 * 4 + 1))] * 2
+
+
+def test_ifca_finds_the_teams_whose_images_are_turned() -> None:
+    simulation = turned_digits(IFCA(alpha=0.3), 10)
+    assert found(simulation, "chosen")
+    reports = measure(simulation)[1]
+    assert int(reports["teams_found"]["GM"]) == 4
+    assert int(reports["largest_team"]["GM"]) == 10
+
+
+# -- CFL --------------------------------------------------------------------------------------------------------------------
+
+
+def test_halves_do_not_depend_on_the_order_of_the_devices_even_where_distances_tie() -> None:
+    apart = torch.ones(6, 6) - torch.eye(6)  # all pairs tie
+    addresses = torch.tensor([40, 10, 60, 20, 50, 30])
+    first = halves(apart, addresses, "complete")
+    assert not bool(first[1])  # the lowest address is in the first half
+    order = torch.tensor([5, 3, 1, 0, 2, 4])
+    assert torch.equal(halves(apart, addresses[order], "complete"), first[order])
+
+
+def test_groups_are_the_levels_of_a_binary_tree() -> None:
+    place = torch.tensor([0.0, 1.0, 10.0, 12.0, 100.0], dtype=torch.float64)
+    upper, lower = groups((place[:, None] - place).abs(), torch.arange(5), "average", 2)
+    assert upper.tolist() == [0, 0, 0, 0, 1]
+    assert lower.tolist() == [0, 0, 1, 1, 2]  # a group of one stays whole
+
+
+def best_bipartition(updates: Floats) -> list[int]:
+    """The second half of the bipartition whose largest cosine between the halves is smallest, by trying all."""
+    unit = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+    cosine, everybody = unit @ unit.T, range(len(updates))
+    tried = [list(part) for size in range(1, len(updates)) for part in combinations(everybody[1:], size)]
+    return min(tried, key=lambda part: max(cosine[i, j] for i in part for j in everybody if j not in part))
+
+
+def test_a_team_that_cannot_agree_is_split_by_the_papers_rule() -> None:
+    """Six rounds by hand: FedAvg in every team, and the best split of all where the mean update is small beside the largest."""
+    population = regression("6", unequal=True)
+    names = population.tree.addresses[0]
+    order = np.argsort(names)
+    method = algorithm("cfl", clusters=3, eps1=0.8, eps2=0.9, wait=1, linkage="single", **FULL)
+    simulation = simulate(method, population, 6)
+    n, team, born, parent = samples(population), np.zeros(6, int), [0, -1, -1], [-1, -1, -1]
+    models, longest = np.zeros((3, 3)), 0.0
+    for t in range(6):
+        theta = np.stack([steps(population, i, models[team[i]]) for i in range(6)])
+        new, before = models.copy(), team.copy()
+        for j in set(before):
+            new[j] = np.average(theta[before == j], axis=0, weights=n[before == j])
+            longest = max(longest, float(np.linalg.norm(new[j] - models[j])))
+        for j in sorted(set(before)):
+            mine = [i for i in order if before[i] == j]
+            updates = theta[mine] - models[j]
+            small = np.linalg.norm(new[j] - models[j]) < 0.8 * longest
+            large = np.linalg.norm(updates, axis=1).max() > 0.9 * longest
+            if small and large and len(mine) >= 3 and t - born[j] >= 1 and -1 in born:
+                free = born.index(-1)
+                born[j] = born[free] = t + 1
+                parent[free], new[free] = j, new[j]
+                team[[mine[place] for place in best_bipartition(updates)]] = free
+        models = new
+    assert -1 not in born  # there were splits
+    server = {name: rows.numpy()[0] for name, rows in simulation.stores[1].rows.items()}
+    assert (server["team"] == team).all()
+    assert server["born"].tolist() == born
+    assert server["parent"].tolist() == parent
+    np.testing.assert_allclose(server["all"].reshape(3, 3), models, atol=1e-12)
+    np.testing.assert_allclose(kept(simulation), theta, atol=1e-12)
+
+
+def test_cfl_with_one_team_is_fedavg() -> None:
+    population = regression([3, 2], unequal=True)
+    given = {"local_steps": 5, "alpha": 0.1, "batch_size": 4}
+    one = simulate(algorithm("cfl", clusters=1, **given), population, 3, dtype=torch.float32)
+    other = simulate(algorithm("fedavg", **given), population, 3, dtype=torch.float32)
+    assert torch.equal(one.model(), other.model())
+
+
+def test_a_team_is_not_split_in_a_round_in_which_one_of_its_devices_is_absent() -> None:
+    method = algorithm("cfl", clusters=2, eps1=5.0, eps2=0.01, wait=2, **FULL)
+    for links, teams in (({}, 2), (ABSENT, 1)):  # device 1 is known from round 1 on, and is absent ever after
+        simulation = simulate(method, regression("5"), 4, links=links)
+        assert len(simulation.stores[1].rows["team"][0].unique()) == teams
+    assert kept(simulation, "team", 1)[0].tolist() == [0] * 5
+
+
+def test_cfl_sends_a_model_down_and_one_up() -> None:
+    simulation = simulate(CFL(), regression("2x3"), 2, dtype=torch.float32)
+    assert [bytes_of(simulation, t) for t in range(2)] == [(6 * 3 * 4, 6 * 3 * 4)] * 2
+
+
+def test_cfl_finds_the_teams_whose_images_are_turned() -> None:
+    assert found(turned_digits(CFL(alpha=0.3), 16), "team")
+
+
+# -- DemLearn ---------------------------------------------------------------------------------------------------------------
+
+
+Nested = int | tuple["Nested", "Nested"]
+
+
+def members(node: Nested) -> list[int]:
+    return [node] if isinstance(node, int) else members(node[0]) + members(node[1])
+
+
+def merged(theta: Floats, known: list[int]) -> Nested:
+    """Merge the two groups that are nearest on average, until one is left."""
+    found: list[Nested] = list(known)
+    while len(found) > 1:
+
+        def apart(pair: tuple[Nested, Nested]) -> float:
+            return float(
+                np.mean([np.linalg.norm(theta[i] - theta[j]) for i in members(pair[0]) for j in members(pair[1])])
+            )
+
+        one, other = min(combinations(found, 2), key=apart)
+        found = [node for node in found if node not in (one, other)] + [(one, other)]
+    return found[0]
+
+
+def raised(node: Nested, level: int, theta: Floats, factor: float) -> Floats:
+    """A node's model on the way up: a mean counted by devices, amplified where it is a mean of several."""
+    if isinstance(node, int):
+        return theta[node]
+    if level == 0:
+        return factor * theta[members(node)].mean(0)
+    parts = [raised(part, level - 1, theta, factor) for part in node]
+    return factor * np.average(parts, axis=0, weights=[len(members(part)) for part in node])
+
+
+def lowered(
+    node: Nested, level: int, above: Floats | None, theta: Floats, factor: float, a: float
+) -> dict[int, Floats]:
+    """Every device's group's model on the way down."""
+    own = raised(node, level, theta, factor)
+    model = own if above is None else (1 - a) * own + a * above
+    if level == 0:
+        return dict.fromkeys(members(node), model)
+    parts = [node] if isinstance(node, int) else list(node)
+    return {i: row for part in parts for i, row in lowered(part, level - 1, model, theta, factor, a).items()}
+
+
+def test_groups_are_found_anew_in_every_round_and_models_mix_along_their_tree() -> None:
+    """Four rounds by hand, amplified in two; the device that is mostly absent counts from its first answer on."""
+    population = regression("6", unequal=True)
+    method = algorithm("demlearn", levels=2, mixing=0.4, lam=0.3, amplification=1.2, amplified_rounds=2, **FULL)
+    simulation = simulate(method, population, 4, links=ABSENT)
+    theta, known = np.zeros((6, 3)), list[int]()
+    sent, root = dict[int, Floats](), np.zeros(3)
+    for t in range(4):
+        for i in there(t, 6):
+            group = sent.get(i, root)
+            start = 0.6 * theta[i] + 0.4 * group if i in known else group
+            theta[i] = steps(population, i, start, 0.3 if t else 0.0, group)
+        known = sorted({*known, *there(t, 6)})
+        tree, factor = merged(theta, known), 1.2 if t < 2 else 1.0
+        sent, root = lowered(tree, 2, None, theta, factor, 0.4), raised(tree, 2, theta, factor)
+    np.testing.assert_allclose(kept(simulation), theta, atol=1e-12)
+    np.testing.assert_allclose(simulation.model(), root, atol=1e-12)
+    group = kept(simulation, "group", 1)[0].astype(int)
+    models = kept(simulation, "groups", 1).reshape(4, 3)
+    np.testing.assert_allclose([models[j] for j in group], [sent[i] for i in range(6)], atol=1e-12)
+
+
+def test_demlearn_with_the_root_alone_is_fedavg_on_devices_of_equal_size() -> None:
+    population = regression([3, 2])
+    given = {"local_steps": 5, "alpha": 0.1, "batch_size": 4}
+    alone = algorithm("demlearn", levels=0, mixing=1.0, lam=0.0, amplification=1.0, **given)
+    one = simulate(alone, population, 3, dtype=torch.float32)
+    other = simulate(algorithm("fedavg", **given), population, 3, dtype=torch.float32)
+    assert torch.equal(one.model(), other.model())
+
+
+def test_demlearn_sends_a_groups_model_down_and_one_up() -> None:
+    simulation = simulate(DemLearn(), regression("2x3"), 2, dtype=torch.float32)
+    assert [bytes_of(simulation, t) for t in range(2)] == [(6 * 3 * 4, 6 * 3 * 4)] * 2
+
+
+def test_demlearns_groups_are_the_teams_whose_images_are_turned() -> None:
+    simulation = turned_digits(DemLearn(alpha=0.3, levels=2), 8)
+    assert found(simulation, "group")
+    assert int(measure(simulation)[1]["teams_found"]["GM"]) == 4

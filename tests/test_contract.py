@@ -28,6 +28,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "al2sgd": {"iterations": 6, "refresh": 0.3},
     "fedavg": {"local_steps": 4, "batch_size": 5},
     "local": {"local_steps": 4, "batch_size": 5},
+    "fedper": {"local_steps": 4, "batch_size": 5, "team_steps": 2},
+    "fedrep": {"local_steps": 2, "head_steps": 2, "batch_size": 5, "tune_steps": 2},
+    "fedbabu": {"local_steps": 4, "batch_size": 5, "tune_steps": 3},
+    "lg-fedavg": {"local_steps": 4, "batch_size": 5},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
 # Programs of other shapes keep the same contract: two rows and control variates, coins and masks, per-child rows, stages.

@@ -33,6 +33,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "ifca": {"local_steps": 4, "batch_size": 5, "clusters": 3},
     "cfl": {"local_steps": 4, "batch_size": 5, "clusters": 3, "eps1": 2.0, "eps2": 0.1, "wait": 1},
     "demlearn": {"local_steps": 4, "batch_size": 5, "levels": 2},
+    "fedper": {"local_steps": 4, "batch_size": 5, "team_steps": 2},
+    "fedrep": {"local_steps": 2, "head_steps": 2, "batch_size": 5, "tune_steps": 2},
+    "fedbabu": {"local_steps": 4, "batch_size": 5, "tune_steps": 3},
+    "lg-fedavg": {"local_steps": 4, "batch_size": 5},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
 # Programs of other shapes keep the same contract: two rows and control variates, coins and masks, stages.

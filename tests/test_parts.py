@@ -5,23 +5,21 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 import palmette as pm
+from palmette.algorithms import FedRep
 from palmette.errors import BadInput
 from palmette.learner import Learner
 from palmette.learner.backends import Feed, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
-from palmette.protocol import State
 from palmette.task import Task, make_task
-from palmette.testing import contract
-from programs import FedPer, FedRep
 from test_backends import SETTINGS, close, population, rows, work
 from test_fused import CPU, MODELS, drawn, samples
 
@@ -47,6 +45,7 @@ def dnn(backend: str = "auto", parts: Mapping[str, Any] = HEAD, **options: Any) 
         ("last(9)", ["0.weight", "0.bias", "2.weight", "2.bias", "4.weight", "4.bias"]),
         ("*.bias", ["0.bias", "2.bias", "4.bias"]),
         (["0.weight", "4"], ["0.weight", "4.weight", "4.bias"]),
+        ([], []),
     ],
 )
 def test_patterns_name_parameters(patterns: Any, found: list[str]) -> None:
@@ -223,54 +222,6 @@ def test_chains_of_any_shape_agree_whatever_is_learned_or_frozen(
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [FedPer(), FedRep()], ids=lambda method: method.name)
-def test_only_the_body_crosses_the_link(method: Any) -> None:
-    people = population()
-    task = make_task("dnn", people.shape, people.classes, hidden=(9, 5), parts=HEAD)
-    simulation = pm.Simulation(method, people, task, rounds=2)
-    simulation.step()
-    body = task.layout.part("body").width
-    assert task.layout.width == body + 18
-    (entry,) = simulation.ledger.entries.values()
-    assert (entry.bytes_down, entry.bytes_up) == (5 * 4 * body, 5 * 4 * body)
-    assert {name: row.shape for name, row in simulation.stores[0].initial.items()} == {"head": (18,)}
-    heads = simulation.stores[0].rows["head"]
-    assert len({tuple(head.tolist()) for head in heads}) == 5
-    bodies = task.layout.cut(simulation.device_models(torch.arange(5)), "body")
-    assert torch.equal(bodies, task.layout.cut(simulation.model(), "body").expand(5, -1))
-
-
-def test_without_an_own_part_the_global_model_is_that_of_fedavg() -> None:
-    people = population()
-    task = make_task("dnn", people.shape, people.classes, hidden=(9, 5), parts={"none": "5.bias"})
-
-    @pm.settings
-    class All(FedPer):
-        name: ClassVar[str] = "all"
-        parts: ClassVar[dict[str, str]] = {}
-
-        def keeps(self, node: Any, initial: Tensor) -> State:
-            return {"model": initial} if node.tier else {}
-
-        def device(self, node: Any, message: Any, state: State) -> Any:
-            whole = node.join(body=message["body"], none=message["none"])
-            theta = node.descend(whole, steps=self.local_steps, lr=self.alpha)
-            return {part: node.part(theta, part) for part in node.layout.parts}, {}
-
-        def server(self, node: Any, state: State) -> Any:
-            sent = {part: node.part(state["model"], part) for part in node.layout.parts}
-            replies = yield pm.Ask(sent, reduce="samples", otherwise=sent)
-            return {"model": node.join(**{part: replies[part] for part in sent})}
-
-        def adapt(self, node: Any, parent: Tensor, state: State) -> Tensor:
-            return parent
-
-    found = [pm.Simulation(method, people, task, rounds=2) for method in (All(), pm.FedAvg())]
-    for simulation in found:
-        simulation.step()
-    assert torch.equal(found[0].model(), found[1].model())
-
-
 def test_parts_are_written_down_and_run_again(tmp_path: Path) -> None:
     people = pm.make_population("digits", tree="2x2")
     task = make_task("dnn", people.shape, people.classes, hidden=[6], parts={"head": ["last(1)"]}, freeze="1.bias")
@@ -292,25 +243,8 @@ def test_a_method_that_uses_parts_is_not_warned_of(tmp_path: Path) -> None:
     assert result.kinds == ["PM"]
 
 
-@pytest.mark.parametrize(
-    "method", [FedPer(local_steps=2), FedRep(local_steps=4, head_steps=2)], ids=lambda one: one.name
-)
-def test_methods_of_parts_keep_the_contract(method: Any) -> None:
-    contract(method)
-
-
 def test_a_method_takes_the_part_it_needs_and_the_user_may_name_another() -> None:
     people = pm.make_population("digits", tree="1x3")
     for parts, head in (({}, ("3.weight", "3.bias")), ({"head": "1"}, ("1.weight", "1.bias"))):
         task = make_task("dnn", people.shape, people.classes, hidden=[6], parts=parts)
         assert pm.Simulation(FedRep(), people, task, rounds=1).task.layout.parts["head"] == head
-
-
-def test_with_everything_its_own_a_device_trains_alone() -> None:
-    people = population()
-    task = make_task("dnn", people.shape, people.classes, hidden=(9,), parts={"head": "*"})
-    own, alone = (pm.Simulation(method, people, task, rounds=2) for method in (FedPer(), pm.Local()))
-    for simulation in (own, alone):
-        simulation.step()
-    assert torch.equal(own.device_models(torch.arange(5)), alone.device_models(torch.arange(5)))
-    assert [entry.bytes_up for entry in own.ledger.entries.values()] == [0]

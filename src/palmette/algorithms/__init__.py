@@ -20,6 +20,10 @@ from palmette.algorithms.ifca import IFCA as IFCA
 from palmette.algorithms.l2gd import L2GD as L2GD
 from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
 from palmette.algorithms.local import Local as Local
+from palmette.algorithms.own_parts import FedBABU as FedBABU
+from palmette.algorithms.own_parts import FedPer as FedPer
+from palmette.algorithms.own_parts import FedRep as FedRep
+from palmette.algorithms.own_parts import LGFedAvg as LGFedAvg
 from palmette.algorithms.permfl import PerMFL as PerMFL
 from palmette.algorithms.pfedmt import PFedMT as PFedMT
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
@@ -48,6 +52,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
         CFL,
         DemLearn,
     ),
+    "Own parts of the model": (FedPer, FedRep, FedBABU, LGFedAvg),
 }
 """What there is, family by family, in the order in which users see it."""
 

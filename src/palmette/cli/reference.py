@@ -53,11 +53,11 @@ def _algorithm(name: str) -> dict[str, Any]:
         **({"paper": kind.paper} if kind.paper else {}),
         **({"absent": kind.absent} if kind.absent else {}),
         "models": list(models_of(kind)),
-        "flat": kind.flat,
+        "flat": kind.flat is True,  # where a setting decides it, the setting says so
         "tiers": kind.tiers,
         "settings": [key.as_dict() for key in settings_of(name)],
         "presets": {preset: dict(values) for preset, values in kind.presets.items()},
-        "example": f"palmette run {name}",
+        "example": f"palmette run {name}" + (" --model dnn" if kind.parts else ""),  # a model of one layer has no parts
     }
 
 

@@ -93,7 +93,8 @@ class ModelConfig(_Part):
         loss: Loss function: ``"cross-entropy"``, ``"squared"`` or ``"logistic"``; by default the one that fits the labels.
         seed: Random seed of the initial weights; by default the run's.
         parts: Parts of the model, by name, as in model.parts.head = "last(1)": a layer's name, a pattern of parameter names
-            such as "4.*", or last(n) and first(n) for layers from either end; also a list of these. The rest is the part body.
+            such as "4.*", or last(n) and first(n) for layers from either end; also a list of these, [] for
+            none. The rest is the part body.
         freeze: Parameters that are not trained, not sent and kept once, named in the same way.
         buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own, or
             ``"averaged"``, they are averaged with the models.

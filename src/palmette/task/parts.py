@@ -44,12 +44,12 @@ def named_by(patterns: Any, names: Sequence[str], what: str) -> set[str]:
     """Return the parameters that some patterns name; each pattern must name one.
 
     Args:
-        patterns: A pattern, or several.
+        patterns: A pattern, or several, or an empty list for no parameter.
         names: The parameters there are, in the model's order.
         what: What the patterns are for, as in ``"parts.head"``.
     """
     given = [patterns] if isinstance(patterns, str) else patterns
-    if not isinstance(given, Sequence) or not given or not all(isinstance(pattern, str) for pattern in given):
+    if not isinstance(given, Sequence) or not all(isinstance(pattern, str) for pattern in given):
         raise BadInput(f"{what} must be a pattern of parameter names or a list of them, not {shown(patterns)}")
     found: set[str] = set()
     for pattern in given:
@@ -93,7 +93,7 @@ def split(parts: Mapping[str, Any], names: Sequence[str], frozen: Sequence[str] 
                 f"a part's name must be a plain word, as in parts={{'head': 'last(1)'}}, not {part!r}{taken}"
             )
         mine = named_by(patterns, [*names, *frozen], f"parts.{part}")
-        if mine.issubset(frozen):
+        if mine and mine.issubset(frozen):
             raise BadInput(f"parts.{part} = {shown(patterns)} names frozen parameters only, which belong to no part")
         for name in (name for name in names if name in mine):
             if owner.setdefault(name, part) != part:

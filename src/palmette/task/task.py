@@ -209,9 +209,21 @@ class Task:
         return replace(self, metrics=METRICS["cross-entropy"])
 
     def with_parts(self, wanted: Mapping[str, Patterns]) -> Task:
-        """Return the task with further parts; those it has already stay as they are."""
+        """Return the task with further parts; those it has already stay as they are.
+
+        A part that nobody named and that would be all that is trained is refused: it would leave the others nothing.
+        """
         missing = {part: patterns for part, patterns in wanted.items() if part not in self.parts}
-        return replace(self, parts={**self.parts, **missing}) if missing else self
+        made = replace(self, parts={**self.parts, **missing}) if missing else self
+        for part, patterns in missing.items():
+            if len(made.learned.parts[part]) == len(made.learned.names):
+                raise BadInput(
+                    f"the part {part!r} of a model is {shown(patterns)} of its layers where nothing else is said, and of the "
+                    f"model {self.name!r} that is all there is to train: nothing is left for the other parts. Choose a model "
+                    f"with more layers, such as dnn, or name the part yourself: --set model.parts.{part}='*' makes it the "
+                    "whole model"
+                )
+        return made
 
     def _checked(self, features: Tensor, targets: Tensor, classes: int | None) -> Tensor:
         """Return the output of one forward pass, or refuse what cannot be learned."""

@@ -1,4 +1,4 @@
-"""Four methods written against the protocol alone, to prove its powers before anything is built on it."""
+"""Methods written against the protocol alone, to prove its powers before anything is built on it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,6 @@ from torch import Tensor
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
 from palmette.protocol.settings import BatchSize, settings
 from palmette.tree import Tree
-
-
-@settings
-class Scaffold(Algorithm):
-    """Control variates: two rows down, two rows up, a state row on every device."""
-
-    name: ClassVar[str] = "scaffold"
-    paper: ClassVar[str] = "a test program"
-    flat: ClassVar[bool] = True
-    steps: int = 3
-    lr: float = 0.1
-    batch_size: BatchSize = "full"
-
-    def keeps(self, node: Node, initial: Tensor) -> State:
-        own = {"control": torch.zeros_like(initial)}
-        return {"model": initial, **own} if node.tier else own
-
-    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
-        shift = message["c"] - state["control"]
-        y = node.descend(message["x"], steps=self.steps, lr=self.lr, extra=lambda _: shift)
-        control = (message["x"] - y) / (self.steps * self.lr) - shift
-        return {"dx": y - message["x"], "dc": control - state["control"]}, {"control": control}
-
-    def server(self, node: Node, state: State) -> Server:
-        still = torch.zeros_like(state["model"])
-        got = yield Ask({"x": state["model"], "c": state["control"]}, otherwise={"dx": still, "dc": still})
-        share = (got.count / len(node.child_ids)).to(still)[:, None]
-        return {"model": state["model"] + got["dx"], "control": state["control"] + share * got["dc"]}
 
 
 @settings

@@ -167,7 +167,8 @@ def test_one_problem_of_a_setting_of_several_types_is_told_once() -> None:
 def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
     with pytest.raises(BadInput, match=r"unknown algorithm 'prmfl'; did you mean 'permfl'\?"):
         algorithm("prmfl")
-    with pytest.raises(BadInput, match=f"unknown algorithm 'zzz'; there is {', '.join(sorted(ALGORITHMS))}"):
+    known = ", ".join(sorted(ALGORITHMS)[:20])  # a longer list is cut
+    with pytest.raises(BadInput, match=f"unknown algorithm 'zzz'; there is {known} and"):
         algorithm("zzz")
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
+from palmette.algorithms.apfl import APFL as APFL
+from palmette.algorithms.ditto import Ditto as Ditto
 from palmette.algorithms.fedavg import FedAvg as FedAvg
+from palmette.algorithms.fedopt import FedAdagrad as FedAdagrad
+from palmette.algorithms.fedopt import FedAdam as FedAdam
+from palmette.algorithms.fedopt import FedAvgM as FedAvgM
+from palmette.algorithms.fedopt import FedYogi as FedYogi
+from palmette.algorithms.fedprox import FedProx as FedProx
 from palmette.algorithms.groupperfl import FL as FL
 from palmette.algorithms.groupperfl import GroupFL as GroupFL
 from palmette.algorithms.groupperfl import GroupPerFL as GroupPerFL
@@ -14,8 +21,12 @@ from palmette.algorithms.hierfavg import HierFAVG as HierFAVG
 from palmette.algorithms.l2gd import L2GD as L2GD
 from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
 from palmette.algorithms.local import Local as Local
+from palmette.algorithms.mtgc import MTGC as MTGC
+from palmette.algorithms.per_fedavg import PerFedAvg as PerFedAvg
 from palmette.algorithms.permfl import PerMFL as PerMFL
+from palmette.algorithms.pfedme import PFedMe as PFedMe
 from palmette.algorithms.pfedmt import PFedMT as PFedMT
+from palmette.algorithms.scaffold import Scaffold as Scaffold
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
 from palmette.errors import BadInput, nearest
 from palmette.protocol import Algorithm
@@ -30,11 +41,15 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
     ),
     "One model, made by averaging": (
         *(FedAvg, FL),
+        *(FedProx, Scaffold),
+        *(FedAvgM, FedAdagrad, FedAdam, FedYogi),
         HierFAVG,
+        MTGC,
     ),
     "Personal models without teams": (
         Local,
         PerFL,
+        *(Ditto, PFedMe, APFL, PerFedAvg),
     ),
 }
 """What there is, family by family, in the order in which users see it."""

@@ -13,34 +13,6 @@ from palmette.tree import Tree
 
 
 @settings
-class Scaffold(Algorithm):
-    """Control variates: two rows down, two rows up, a state row on every device."""
-
-    name: ClassVar[str] = "scaffold"
-    paper: ClassVar[str] = "a test program"
-    flat: ClassVar[bool] = True
-    steps: int = 3
-    lr: float = 0.1
-    batch_size: BatchSize = "full"
-
-    def keeps(self, node: Node, initial: Tensor) -> State:
-        own = {"control": torch.zeros_like(initial)}
-        return {"model": initial, **own} if node.tier else own
-
-    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
-        shift = message["c"] - state["control"]
-        y = node.descend(message["x"], steps=self.steps, lr=self.lr, extra=lambda _: shift)
-        control = (message["x"] - y) / (self.steps * self.lr) - shift
-        return {"dx": y - message["x"], "dc": control - state["control"]}, {"control": control}
-
-    def server(self, node: Node, state: State) -> Server:
-        still = torch.zeros_like(state["model"])
-        got = yield Ask({"x": state["model"], "c": state["control"]}, otherwise={"dx": still, "dc": still})
-        share = (got.count / len(node.child_ids)).to(still)[:, None]
-        return {"model": state["model"] + got["dx"], "control": state["control"] + share * got["dc"]}
-
-
-@settings
 class AsyncL2GD(Algorithm):
     """Coins at the server and in every team: masks, numbers per row, local runs that cost no exchange."""
 

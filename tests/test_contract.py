@@ -12,7 +12,7 @@ from palmette.testing import CHECKS, LOSSY
 from palmette.testing.checks import same_as_separate as assert_separate_is_stacked  # noqa: F401 - for other tests
 from palmette.testing.checks import same_bits as assert_same  # noqa: F401
 from problems import regression, simulate
-from programs import AsyncL2GD, Scaffold, TwoStages
+from programs import AsyncL2GD, TwoStages
 
 SMALL: dict[str, dict[str, Any]] = {
     "permfl": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
@@ -37,10 +37,21 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedrep": {"local_steps": 2, "head_steps": 2, "batch_size": 5, "tune_steps": 2},
     "fedbabu": {"local_steps": 4, "batch_size": 5, "tune_steps": 3},
     "lg-fedavg": {"local_steps": 4, "batch_size": 5},
+    "fedprox": {"local_steps": 4, "batch_size": 5},
+    "scaffold": {"local_steps": 4, "batch_size": 5},
+    "fedavgm": {"local_steps": 4, "batch_size": 5},
+    "fedadagrad": {"local_steps": 4, "batch_size": 5},
+    "fedadam": {"local_steps": 4, "batch_size": 5},
+    "fedyogi": {"local_steps": 4, "batch_size": 5},
+    "mtgc": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
+    "ditto": {"local_steps": 4, "personal_steps": 3, "batch_size": 5},
+    "pfedme": {"local_steps": 2, "prox_steps": 3, "batch_size": 5},
+    "apfl": {"local_steps": 4, "batch_size": 5},
+    "per-fedavg": {"local_steps": 4, "batch_size": 5},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
-# Programs of other shapes keep the same contract: two rows and control variates, coins and masks, stages.
-TABLE |= {kind.name: kind() for kind in (Scaffold, AsyncL2GD, TwoStages)}
+# Programs of other shapes keep the same contract: coins and masks, stages.
+TABLE |= {kind.name: kind() for kind in (AsyncL2GD, TwoStages)}
 # The plain L2GD program wants every device at every average and says nothing of what to take otherwise.
 LEFT_OUT = {AsyncL2GD.name: LOSSY}
 

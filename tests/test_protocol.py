@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from palmette import address
+from palmette.algorithms import Scaffold
 from palmette.links import Link, Participation
 from palmette.population import Population
 from problems import Floats, quadratics, regression, simulate
-from programs import AsyncL2GD, Scaffold, TwoStages
+from programs import AsyncL2GD, TwoStages
 
 
 def gradient_steps(
@@ -24,7 +25,7 @@ def gradient_steps(
 def test_scaffold_with_half_of_the_devices_agrees_with_numpy() -> None:
     population = regression("2x3")
     half = Participation("count", 3)
-    simulation = simulate(Scaffold(), population, 4, links={0: Link(half)})
+    simulation = simulate(Scaffold(local_steps=3, alpha=0.1, batch_size="full"), population, 4, links={0: Link(half)})
     n, d = population.devices, 3
     x, c, own = np.zeros(d), np.zeros(d), np.zeros((n, d))
     everybody = torch.from_numpy(population.tree.addresses[0])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import palmette as pm
+from palmette.algorithms import Scaffold
 from palmette.cli.app import app
 from palmette.population import Dirichlet, Few, Iid, Labels, Partition, Pool
 from palmette.population.partition import Parts
@@ -22,7 +23,6 @@ from palmette.runs.folder import CONFIG
 from palmette.runs.objects import hash_samples
 from palmette.tree import Ints, Tree
 from problems import regression
-from programs import Scaffold
 from test_runs import contents
 
 FAST: dict[str, Any] = {"team_steps": 2, "local_steps": 2, "alpha": 0.3}
@@ -200,7 +200,7 @@ def given() -> dict[str, tuple[dict[str, Any], str, str]]:
         ),
         "changed": ({**base, "population": changed}, "palmette.Population", "population="),
         "tree": ({**base, "population": pm.make_population("digits", tree=by_hand)}, "palmette.Tree", "population="),
-        "algorithm": ({**base, "algorithm": Mine(steps=2)}, "test_rerun.Mine", "method="),
+        "algorithm": ({**base, "algorithm": Mine(local_steps=2)}, "test_rerun.Mine", "method="),
         "model": ({**base, "model": module}, "torch.nn.modules.container.Sequential", "model="),
         "loss": ({**base, "model": dataclasses.replace(named, loss=gap)}, "test_rerun.gap", "model="),
         "metrics": ({**base, "model": dataclasses.replace(named, metrics={"gap": gap})}, "test_rerun.gap", "model="),

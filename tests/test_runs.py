@@ -378,12 +378,12 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_an_algorithm_of_ones_own_runs_and_resumes_only_with_itself(tmp_path: Path) -> None:
     population = regression("2x2")
-    method = TABLE["scaffold"]
+    method = TABLE["two-stages"]
     made = run(method, population, make_task("linear", population.shape, None), rounds=2, out=tmp_path / "run")
     assert list(made.config.given) == ["algorithm", "data"]
-    assert made.config.given["algorithm"].object.endswith("programs.Scaffold")
-    assert made.config.settings["steps"] == 3
-    with pytest.raises(BadInput, match=r"algorithm of this run was an object of your own \(.*programs.Scaffold, hash"):
+    assert made.config.given["algorithm"].object.endswith("programs.TwoStages")
+    assert made.config.settings["first"] == 2
+    with pytest.raises(BadInput, match=r"algorithm of this run was an object of your own \(.*programs.TwoStages, hash"):
         made.config.method()
 
 

@@ -6,11 +6,18 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
+from palmette.algorithms.apfl import APFL as APFL
 from palmette.algorithms.cfl import CFL as CFL
 from palmette.algorithms.demlearn import DemLearn as DemLearn
+from palmette.algorithms.ditto import Ditto as Ditto
 from palmette.algorithms.fedamp import FedAMP as FedAMP
 from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
 from palmette.algorithms.fedavg import FedAvg as FedAvg
+from palmette.algorithms.fedopt import FedAdagrad as FedAdagrad
+from palmette.algorithms.fedopt import FedAdam as FedAdam
+from palmette.algorithms.fedopt import FedAvgM as FedAvgM
+from palmette.algorithms.fedopt import FedYogi as FedYogi
+from palmette.algorithms.fedprox import FedProx as FedProx
 from palmette.algorithms.groupperfl import FL as FL
 from palmette.algorithms.groupperfl import GroupFL as GroupFL
 from palmette.algorithms.groupperfl import GroupPerFL as GroupPerFL
@@ -20,12 +27,16 @@ from palmette.algorithms.ifca import IFCA as IFCA
 from palmette.algorithms.l2gd import L2GD as L2GD
 from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
 from palmette.algorithms.local import Local as Local
+from palmette.algorithms.mtgc import MTGC as MTGC
 from palmette.algorithms.own_parts import FedBABU as FedBABU
 from palmette.algorithms.own_parts import FedPer as FedPer
 from palmette.algorithms.own_parts import FedRep as FedRep
 from palmette.algorithms.own_parts import LGFedAvg as LGFedAvg
+from palmette.algorithms.per_fedavg import PerFedAvg as PerFedAvg
 from palmette.algorithms.permfl import PerMFL as PerMFL
+from palmette.algorithms.pfedme import PFedMe as PFedMe
 from palmette.algorithms.pfedmt import PFedMT as PFedMT
+from palmette.algorithms.scaffold import Scaffold as Scaffold
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
 from palmette.errors import BadInput, nearest, nearest_few
 from palmette.protocol import Algorithm, ModelKind
@@ -40,12 +51,16 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
     ),
     "One model, made by averaging": (
         *(FedAvg, FL),
+        *(FedProx, Scaffold),
+        *(FedAvgM, FedAdagrad, FedAdam, FedYogi),
         HierFAVG,
+        MTGC,
     ),
     "Personal models without teams": (
         Local,
         PerFL,
         *(FedAMP, HeurFedAMP),
+        *(Ditto, PFedMe, APFL, PerFedAvg),
     ),
     "Teams that are found": (
         IFCA,

@@ -165,6 +165,7 @@ class Plan:
         same: Whether every step takes the first step's batch.
         epochs: Whether every pass ends with a batch of what is left.
         whole: Whether that batch is all of a device's samples, in their order.
+        begin: How many of the stream's batches earlier descents have taken.
     """
 
     address: Address
@@ -174,6 +175,7 @@ class Plan:
     same: bool
     epochs: bool = False
     whole: bool = False
+    begin: int = 0
 
     def take(self, rows: Any) -> Plan:
         """Return the plan of some of the devices."""
@@ -185,7 +187,7 @@ class Plan:
             rows = np.zeros((1, len(self.count)), np.int64)
             none = np.zeros((0, self.size), np.int64)
             return _lines(rows + 1, rows, self.count, self.first, none[:, 0], none)
-        step, steps = (0, 1) if self.same else (step, steps)
+        step, steps = (0, 1) if self.same else (self.begin + step, steps)
         return lines(self.address, self.count, self.first, step, steps, self.size, self.epochs)
 
     def block(self, step: int, steps: int) -> Tensor:
@@ -206,7 +208,7 @@ class Plan:
             return None
         real = np.minimum(self.count, self.size)[None]
         if self.epochs:
-            place = np.arange(step, step + steps)[:, None] % -(-self.count // self.size)
+            place = (self.begin + np.arange(step, step + steps))[:, None] % -(-self.count // self.size)
             real = np.minimum(self.count - place * self.size, self.size)
         filled = torch.from_numpy(real)[:, :, None]
         return (torch.arange(self.size) < filled).to(dtype) / filled.to(dtype)

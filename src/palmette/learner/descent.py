@@ -26,12 +26,13 @@ _GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is mo
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """The step ``row -= lr * (gradient + l2 * row + pull * (row - centre) + extra(row))``, or what an optimiser makes of it.
+    """The step ``row -= lr * (gradient + l2 * row + pull * (row - centre) + shift + extra(row))``, or an optimiser's of it.
 
     Attributes:
         lr: Step size, one number or one per row.
         pull: Strength of the pull, one number or one per row.
         centre: Rows to be pulled to.
+        shift: A further gradient that is the same at every step.
         extra: A further gradient as a function of the rows.
         l2: Weight of the squared norm in the loss.
         decay: Decoupled weight decay of an optimiser that is otherwise plain.
@@ -43,6 +44,7 @@ class Update:
     lr: PerRow
     pull: PerRow
     centre: Tensor | None
+    shift: Tensor | None
     extra: Callable[[Tensor], Tensor] | None
     l2: float
     decay: float
@@ -57,11 +59,15 @@ class Update:
         return numbers and self.extra is None and self.stepping is None
 
     @property
-    def fixed_centre(self) -> Tensor | None:
-        """The rows to be pulled to, zero in the parts that take no steps."""
-        if self.centre is None or self.only is None:
-            return self.centre
-        return self.centre * self.layout.mask(self.only, self.centre)
+    def added(self) -> tuple[Tensor | None, float]:
+        """What a uniform step adds to rows besides the gradient, and its factor: zero in the parts that take no steps."""
+        lr, pull = float(self.lr), float(self.pull)
+        rows, factor = (self.centre, lr * pull) if pull else (None, 0.0)
+        if self.shift is not None:
+            rows, factor = (-self.shift, lr) if rows is None else (rows - self.shift / pull, factor)
+        if rows is None or self.only is None:
+            return rows, factor
+        return rows * self.layout.mask(self.only, rows), factor
 
     def apply(self, rows: Tensor, gradient: Tensor, which: Tensor | None) -> None:
         """Change rows in place; ``which`` are their positions in the stack, all by default."""
@@ -69,6 +75,8 @@ class Update:
             gradient = gradient + self.l2 * rows
         if self.centre is not None:
             gradient = gradient + take(column(self.pull, rows), which) * (rows - take(self.centre, which))
+        if self.shift is not None:
+            gradient = gradient + take(self.shift, which)
         if self.extra is not None:
             gradient = gradient + self.extra(rows)
         mine = rows if self.only is None else self.layout.cut(rows, self.only)
@@ -110,11 +118,12 @@ def fold(
         go_on: Raises an error when the steps are no longer wanted.
     """
     ends = sorted(set(wanted.tolist()))
+    added, factor = update.added
     if len(ends) <= 1:
-        return _run(backend, samples, start, update.fixed_centre, 0, sum(ends), update, plan, dropout, go_on)
+        return _run(backend, samples, start, added, factor, 0, sum(ends), update, plan, dropout, go_on)
     order = torch.argsort(wanted, descending=True, stable=True)
     place = order.to(start.device)
-    rows, centre = start[place], take(update.fixed_centre, place)
+    rows, added = start[place], take(added, place)
     plan, dropout = plan.take(order.numpy()), take(dropout, place)
     done = 0
     for end in ends:
@@ -122,7 +131,7 @@ def fold(
         if k:
             part = slice(k)
             rows[part] = _run(
-                *(backend, samples, rows[part], take(centre, part), done, end, update),
+                *(backend, samples, rows[part], take(added, part), factor, done, end, update),
                 *(plan.take(part), take(dropout, part), go_on),
             )
         done = end
@@ -135,7 +144,8 @@ def _run(
     backend: FusedBackend,
     samples: Samples,
     rows: Tensor,
-    centre: Tensor | None,
+    added: Tensor | None,
+    factor: float,
     begin: int,
     end: int,
     update: Update,
@@ -146,10 +156,10 @@ def _run(
     """Take the steps ``begin .. end - 1`` of rows that all take them."""
     if begin == end or not len(rows):
         return rows.clone()
-    lr, pull = float(update.lr), float(update.pull)
-    beta, alpha = 1 - lr * (pull + update.l2 + update.decay), -lr / plan.size if plan.full else -lr
+    lr = float(update.lr)
+    beta = 1 - lr * (float(update.pull) + update.l2 + update.decay)
+    alpha = -lr / plan.size if plan.full else -lr
     space = backend.space(len(rows), plan.size, fold=True, only=update.only)
-    pulled = centre if pull else None
     if dropout is None and space.alone(samples):
         # Nothing can stop a call, so a long descent is several of them.
         most = max(1, min(_CALL_STEPS, _CALL_WORK // (rows.numel() * plan.size)))
@@ -159,15 +169,16 @@ def _run(
             told = range(low, low + 1 if plan.same else high, _STEPS)
             lines = [plan.lines(lo, min(high - lo, _STEPS)) for lo in told]
             weight = _weights(plan, low, high, rows)
-            rows = space.descend(samples, rows, pulled, lines, high - low, weight, beta, alpha, lr * pull)
+            rows = space.descend(samples, rows, added, lines, high - low, weight, beta, alpha, factor)
         return rows
-    space.load(rows, pulled)
+    space.load(rows, added)
     weight = _weights(plan, begin, end, rows)
     for step, x, y in _batches(samples, space, plan, len(rows), begin, end):
         go_on()
-        masks = None if dropout is None else address.mix(dropout, torch.full((), step, device=rows.device))
+        at = torch.full((), plan.begin + step, device=rows.device)
+        masks = None if dropout is None else address.mix(dropout, at)
         share = None if weight is None else weight[min(step - begin, len(weight) - 1)]
-        space.step(x, y, share, masks, beta, alpha, lr * pull)
+        space.step(x, y, share, masks, beta, alpha, factor)
     return space.store()
 
 

@@ -20,7 +20,23 @@ from palmette.learner.descent import take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.learner import Learner
 
-BatchKind = Literal["next", "same", "full", "one"]
+
+class Stream:
+    """The batches of one pass after the other that several descents take in turn: each goes on where the last one ended.
+
+    Args:
+        call: The number that the batches are addressed by.
+    """
+
+    def __init__(self, call: int) -> None:
+        self.call, self.step = call, 0
+
+    def again(self) -> Stream:
+        """Return the same batches from their beginning."""
+        return Stream(self.call)
+
+
+BatchKind = Literal["next", "same", "full", "one"] | Stream
 # Features, targets, and the samples' weights where batches are not full.
 Gathered = tuple[Tensor, Tensor, Tensor | None]
 Parts = tuple[str, ...] | None
@@ -67,10 +83,20 @@ class Steps:
 
     # -- what each call is given ---------------------------------------------------------------------------------------
 
-    def _next(self) -> int:
-        """Number the calls: each has batches of its own."""
+    def stream(self) -> Stream:
+        """Return batches for several descents to share; the first ones of an exchange are those of its first descent."""
         self._calls += 1
-        return self._calls - 1
+        return Stream(self._calls - 1)
+
+    def _taken(self, batch: BatchKind, steps: int | Tensor | Epochs) -> Stream:
+        """Return where a call's batches begin: each call has its own unless it is given a stream, which then goes on."""
+        if not isinstance(batch, Stream):
+            return self.stream()
+        if not isinstance(steps, int):
+            raise PalmetteError("a descent on a stream of batches takes one number of steps, the same for all devices")
+        before = Stream(batch.call)
+        before.step, batch.step = batch.step, batch.step + steps
+        return before
 
     def _on_device(self, value: Tensor) -> Tensor:
         return value.to(self._learner.device)
@@ -105,26 +131,28 @@ class Steps:
     def _dropout(self, call: int) -> Tensor:
         return self._on_device(torch.from_numpy(self._address("dropout", call).view(np.int64)))
 
-    def _masks(self, call: int, step: int) -> Tensor:
+    def _masks(self, taken: Stream, step: int) -> Tensor:
         """Return each device's dropout address at a step; any number where the model is known to drop nothing."""
         backend = self._learner.backend
         if isinstance(backend, FusedBackend) and not backend.has_dropout:
             return self._on_device(self.ids)
-        masks = batches.mix(self._address("dropout", call), np.full(1, step))
+        masks = batches.mix(self._address("dropout", taken.call), np.full(1, taken.step + step))
         return self._on_device(torch.from_numpy(masks.view(np.int64)))
 
     def _ids_of(self, which: Tensor | None) -> Tensor:
         return self.ids if which is None else self.ids[which.cpu()]
 
-    def _plan(self, batch: BatchKind, call: int, *, epochs: bool = False) -> batches.Plan | None:
+    def _plan(self, batch: BatchKind, taken: Stream, *, epochs: bool = False) -> batches.Plan | None:
         """Fix the batches of a call; ``None`` for all samples where they are too many to take at once."""
         size, most = self._size(batch), int(self._count.max())
         if size is None and most > _FULL and not self._learner.task.mixes_samples:
             return None
         whole = size is None
         size = most if size is None else min(size, most)
-        address, same = self._address("batches", call), whole or batch == "same"
-        return batches.Plan(address, self._count, self._first, size, same, epochs=epochs and not same, whole=whole)
+        address, same = self._address("batches", taken.call), whole or batch == "same"
+        return batches.Plan(
+            *(address, self._count, self._first, size, same), epochs=epochs and not same, whole=whole, begin=taken.step
+        )
 
     # -- steps of any backend ------------------------------------------------------------------------------------------
 
@@ -135,7 +163,7 @@ class Steps:
         running: Tensor | None,
         wanted: Tensor,
         plan: batches.Plan | None,
-        call: int,
+        taken: Stream,
         change: Callable[[Stack, Stack, Tensor | None], None],
         only: Parts = None,
     ) -> Gradients:
@@ -153,7 +181,7 @@ class Steps:
             samples = None
             if plan is not None and index is not None:
                 samples = self._gather(plan, step, index[0 if plan.same else step % _STEPS], which)
-            masks, moving = take(self._masks(call, step), which), take(running, which)
+            masks, moving = take(self._masks(taken, step), which), take(running, which)
             part = rows if which is None else {name: value[which] for name, value in rows.items()}
             gradients, moved = self._gradients(objective, part, self._ids_of(which), samples, masks, moving, only)
             change(part, gradients, which)

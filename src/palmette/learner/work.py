@@ -43,11 +43,12 @@ class LocalWork(Steps):
         lr: PerRow,
         pull: PerRow = 0.0,
         centre: Tensor | None = None,
+        shift: Tensor | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
         batch: BatchKind = "next",
         only: Which | None = None,
     ) -> Tensor:
-        """Take gradient steps ``row -= lr * (gradient + pull * (row - centre) + extra(row))`` on every row.
+        """Take gradient steps ``row -= lr * (gradient + pull * (row - centre) + shift + extra(row))`` on every row.
 
         The run's optimiser (`Optimiser`) may make more of a step than this; it is plain by default.
 
@@ -57,15 +58,24 @@ class LocalWork(Steps):
             lr: Step size, one number or one per row.
             pull: Strength of the pull towards ``centre``, one number or one per row.
             centre: Rows to be pulled to; needed with a pull.
-            extra: A further gradient as a function of the rows.
-            batch: ``"next"`` batch at every step, the ``"same"`` one, the ``"full"`` training data, or ``"one"`` sample.
+            shift: A further gradient, one row each, that is the same at every step; it costs next to nothing.
+            extra: A further gradient as a function of the rows; it is slower.
+            batch: ``"next"`` batch at every step, the ``"same"`` one, the ``"full"`` training data, or ``"one"`` sample; or
+                batches that several descents share (`stream`).
             only: The part of the model that takes steps, or several; the others stay as they are. All by default.
         """
         rule, memory = self._learner.optimiser, None
         self._learner.used.add("descend")
         if rule.keep:
             memory = {name: self.kept[name] for name in rule.memory(self._learner.task.layout)}
-        given: dict[str, Any] = {"steps": steps, "lr": lr, "pull": pull, "centre": centre, "extra": extra}
+        given: dict[str, Any] = {
+            "steps": steps,
+            "lr": lr,
+            "pull": pull,
+            "centre": centre,
+            "shift": shift,
+            "extra": extra,
+        }
         rows, after = self.optimise(start, rule, memory, **given, batch=batch, only=only)
         if rule.keep:
             self.kept.update(after)
@@ -81,6 +91,7 @@ class LocalWork(Steps):
         lr: PerRow,
         pull: PerRow = 0.0,
         centre: Tensor | None = None,
+        shift: Tensor | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
         batch: BatchKind = "next",
         only: Which | None = None,
@@ -95,6 +106,7 @@ class LocalWork(Steps):
             lr: Step size.
             pull: Strength of the pull.
             centre: Rows to be pulled to.
+            shift: A further gradient that is the same at every step.
             extra: A further gradient.
             batch: Which batches.
             only: The part of the model that takes steps.
@@ -110,7 +122,8 @@ class LocalWork(Steps):
         update = Update(
             lr=lr * optimiser.factor(self.round, self._all_rounds),
             pull=pull,
-            centre=centre if centre is None or centre.shape[1] == width else centre[:, :width],
+            centre=_cut(centre, width),
+            shift=_cut(shift, width),
             extra=_within(extra, start, width),
             l2=task.l2,
             decay=optimiser.weight_decay if optimiser.plain else 0.0,
@@ -118,18 +131,18 @@ class LocalWork(Steps):
             only=parts,
             stepping=stepping,
         )
-        wanted, call = self._wanted(steps, batch), self._next()
-        plan = self._plan(batch, call, epochs=isinstance(steps, Epochs))
+        wanted, taken = self._wanted(steps, batch), self._taken(batch, steps)
+        plan = self._plan(batch, taken, epochs=isinstance(steps, Epochs))
         backend = learner.backend
         if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
-            dropout = self._dropout(call) if backend.has_dropout else None
+            dropout = self._dropout(taken.call) if backend.has_dropout else None
             with self._blame(self.ids):
                 return fold(backend, learner.data, rows, wanted, update, plan, dropout, learner.go_on), remembered
 
         def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
             update.apply(rows["model"], gradients["model"], which)
 
-        stack, running = self._walk(task_loss, {"model": rows}, running, wanted, plan, call, change, parts)
+        stack, running = self._walk(task_loss, {"model": rows}, running, wanted, plan, taken, change, parts)
         return self._close(stack["model"], running), remembered
 
     def minimise(
@@ -170,9 +183,9 @@ class LocalWork(Steps):
             for name, value in rows.items():
                 value -= take(rates[name], which) * gradients[name]
 
-        wanted, call = self._wanted(steps, batch), self._next()
-        plan = self._plan(batch, call, epochs=isinstance(steps, Epochs))
-        after, running = self._walk(objective, start, running, wanted, plan, call, change)
+        wanted, taken = self._wanted(steps, batch), self._taken(batch, steps)
+        plan = self._plan(batch, taken, epochs=isinstance(steps, Epochs))
+        after, running = self._walk(objective, start, running, wanted, plan, taken, change)
         if "model" in after:
             after["model"] = self._close(after["model"], running)
         elif running is not None:
@@ -197,11 +210,11 @@ class LocalWork(Steps):
             where: Which devices it is for (bool, one per row); the others do nothing and get zeros. All by default.
             only: The parts of the model to differentiate; the gradient is zero in the others. All by default.
         """
-        call, l2, parts = self._next(), self._learner.task.l2, self._chosen(only)
+        taken, l2, parts = self._taken(batch, 1), self._learner.task.l2, self._chosen(only)
         which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
-        plan, ids = self._plan(batch, call), self._ids_of(which)
+        plan, ids = self._plan(batch, taken), self._ids_of(which)
         samples = None if plan is None else self._gather(plan, 0, self._on_device(plan.block(0, 1)[0]), which)
-        masks, layout = take(self._masks(call, 0), which), self._learner.task.learned
+        masks, layout = take(self._masks(taken, 0), which), self._learner.task.learned
 
         def gradient(rows: Tensor) -> Tensor:
             result = torch.zeros_like(rows)
@@ -285,6 +298,11 @@ class LocalWork(Steps):
     def _all_rounds(self) -> int:
         """Return how many rounds the run has; a device knows it, work outside of a run does not."""
         raise PalmetteError("a schedule over all rounds needs to know how many there are")
+
+
+def _cut(rows: Tensor | None, width: int) -> Tensor | None:
+    """Return the learned columns of rows."""
+    return rows if rows is None or rows.shape[1] == width else rows[:, :width]
 
 
 def _within(extra: Callable[[Tensor], Tensor] | None, start: Tensor, width: int) -> Callable[[Tensor], Tensor] | None:

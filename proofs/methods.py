@@ -79,19 +79,22 @@ WHOLE = tuple(name for name in EVERY if name not in PARTS)
 
 def compared(folder: Path, case: Case, model: str, names: Sequence[str]) -> pm.Study:
     """Run what is not there yet of a study, and return it."""
+    given: dict[str, Any] = {"alpha": case.alpha, "batch_size": 20}
+    if "sfedhp" in names:
+        given["sfedhp"] = {"alpha": min(case.alpha, 0.02)}  # its strong pulls allow no larger step to begin with
     return pm.compare(
         list(names),
         dict(case.data),
         model,
         steps=case.steps,
         seeds=SEEDS,
-        settings={"alpha": case.alpha, "batch_size": 20},
+        settings=given,
         tune=TRIES,
         tune_on="first",
         tuned_only=True,
         search={"alpha": case.around},
         against="local",
-        evaluate_every="last",
+        evaluate_every=1_000_000,
         out=folder,
     )
 

@@ -20,11 +20,13 @@ from typer.testing import CliRunner
 import palmette as pm
 from palmette.cli.app import app
 from palmette.report import sheets
+from palmette.runs import make_config
 from palmette.runs.fingerprint import kept_in
 from palmette.runs.folder import Folder
 from palmette.studies.crew import Chain, Crew
 from palmette.studies.helper import Helper
 from palmette.studies.statistics import difference, hurt
+from palmette.studies.steps import Objects, rounds_for
 from palmette.studies.study import Study
 from palmette.studies.trials import Outcome, Trial, run_trial
 from palmette.studies.watching import Blind
@@ -280,6 +282,12 @@ def test_a_run_that_diverges_is_told_the_others_finish_and_it_is_not_repeated(tm
     log = (tmp_path / "s/runs/local-0/log.txt").read_text()
     assert command("resume", out, "-q").exit_code == 1
     assert (tmp_path / "s/runs/local-0/log.txt").read_text() == log
+
+
+def test_a_method_that_diverges_at_once_stops_no_study_of_equal_steps() -> None:
+    people = pm.make_population("digits", tree="2x2")
+    config = make_config({"algorithm": "local", "settings": {"local_steps": 3, "alpha": 1e30}, "tree": "2x2"})
+    assert rounds_for(config, 12, people, Objects(), "local") == 4
 
 
 # -- the command -----------------------------------------------------------------------------------------------------------

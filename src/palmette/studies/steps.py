@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from palmette.errors import BadInput
+from palmette.errors import BadInput, Diverged
 from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.runs import RunConfig, prepare
 from palmette.task import Task
 
+_STILL = 10**15  # rounds of warm-up that leave nothing of a learning rate
 _DEVICES = 256  # devices whose own models are made at once
 
 
@@ -44,6 +45,15 @@ def rounds_for(config: RunConfig, steps: int, population: Population, objects: O
         objects: What the config cannot hold.
         name: What to call the method in an error.
     """
+    try:
+        return _rounds(config, steps, population, objects, name)
+    except Diverged:
+        # A round of a run that diverges has as many steps as any other: count them with steps of no length.
+        still = config.optimiser.model_copy(update={"warmup": _STILL})
+        return _rounds(config.model_copy(update={"optimiser": still}), steps, population, objects, name)
+
+
+def _rounds(config: RunConfig, steps: int, population: Population, objects: Objects, name: str) -> int:
     (first,), tuning = _counted(config, 1, [0], population, objects)
     rounds = _fitting(steps, first, first, tuning, name)
     if rounds > 1:

@@ -11,7 +11,7 @@ PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
     ("errors",),
-    ("address", "imports", "values"),
+    ("address", "files", "imports", "values"),
     ("tree",),
     ("population", "task"),
     ("learner", "tables"),

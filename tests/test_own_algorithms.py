@@ -512,7 +512,6 @@ def test_a_mistake_in_an_imported_algorithm_is_one_line_in_a_real_process(module
         ("{}:Mien", "has no 'Mien'; did you mean 'Mine'"),
         ("{}:number", "is no algorithm: it must be a class derived from pm.Algorithm, not 3"),
         ("{}:Taken", "Taken is named 'fedavg', and so is an algorithm of Palmette"),
-        ("{}.py:Mine", "is no import path; write {}:Mine"),
         ("{}:", "is no import path; write {}:MyMethod"),
         ("{}.Mine", "Write an algorithm of your own as its import path, my_module:MyMethod"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def import_names(path: str, what: str, example: str) -> tuple[dict[str, Any], st
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # after all others, so that no file of the folder hides an installed module
     try:
-        return vars(import_module(module)), name
+        with redirect_stdout(sys.stderr):  # a command's standard output is its result
+            return vars(import_module(module)), name
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise BadInput(f"{module} cannot be imported: it needs the module {error.name!r}") from error
@@ -36,5 +38,5 @@ def import_names(path: str, what: str, example: str) -> tuple[dict[str, Any], st
             f"there is no module {error.name!r} for {what} {path!r}; it is looked for in the current folder and "
             "among installed packages"
         ) from None
-    except Exception as error:  # whatever a module of somebody else raises
+    except (Exception, SystemExit) as error:  # whatever a module of somebody else raises
         raise BadInput(f"{module} cannot be imported: {type(error).__name__}: {error}") from error

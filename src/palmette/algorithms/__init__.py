@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 from palmette.algorithms.al2sgd import AL2SGD as AL2SGD
@@ -24,6 +25,7 @@ from palmette.algorithms.groupperfl import GroupPerFL as GroupPerFL
 from palmette.algorithms.groupperfl import PerFL as PerFL
 from palmette.algorithms.hierfavg import HierFAVG as HierFAVG
 from palmette.algorithms.ifca import IFCA as IFCA
+from palmette.algorithms.installed import installed, load, path_of
 from palmette.algorithms.l2gd import L2GD as L2GD
 from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
 from palmette.algorithms.local import Local as Local
@@ -39,8 +41,9 @@ from palmette.algorithms.pfedmt import PFedMT as PFedMT
 from palmette.algorithms.scaffold import Scaffold as Scaffold
 from palmette.algorithms.sfedhp import SFedHP as SFedHP
 from palmette.errors import BadInput, nearest, nearest_few
+from palmette.files import is_file
 from palmette.protocol import Algorithm, ModelKind
-from palmette.protocol.importing import import_algorithm
+from palmette.protocol.importing import import_algorithm, whole_path
 from palmette.protocol.settings import build
 
 FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
@@ -71,31 +74,48 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
 }
 """What there is, family by family, in the order in which users see it."""
 
-OWN = "Of your own"
-"""The family of an algorithm that is none of Palmette's."""
+OWN, INSTALLED = "Of your own", "Installed beside Palmette"
+"""The families of algorithms that are none of Palmette's: by import path or file, and by the name in another package."""
 
 ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kinds in FAMILIES.values() for kind in kinds}
 
 
 def kind_of(name: str) -> type[Algorithm]:
-    """Return an algorithm's class by its name, or by the import path of one's own: ``"my_module:MyMethod"``."""
-    if ":" in name:
+    """Return an algorithm's class by its name, or one of the user's own: by import path, file, or installed name."""
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if ":" in name or is_file(name):
         kind = import_algorithm(name)
-        check_name(kind)
-        return kind
-    if name not in ALGORITHMS:
-        own = " Write an algorithm of your own as its import path, my_module:MyMethod." if "." in name else ""
-        raise BadInput(
-            f"unknown algorithm {name!r}{nearest_few(name, ALGORITHMS)}{own} All there are: palmette list algorithms"
-        )
-    return ALGORITHMS[name]
+    elif name in installed():
+        kind = load(name)
+    else:
+        raise BadInput(_unknown(name))
+    check_name(kind)
+    return kind
+
+
+def source_of(name: str) -> str:
+    """Return where an algorithm of the user's own comes from, also from another folder; nothing for one of Palmette's."""
+    if name in ALGORITHMS:
+        return ""
+    return whole_path(name) if ":" in name or is_file(name) else path_of(name) if name in installed() else ""
+
+
+def _unknown(name: str) -> str:
+    """Say that there is no such algorithm, and what may be meant."""
+    if Path(f"{name}.py").is_file():
+        return f"unknown algorithm {name!r}. If the file {name}.py is meant, write {name}.py"
+    own = " Write an algorithm of your own as its import path, my_module:MyMethod." if "." in name else ""
+    known = [*ALGORITHMS, *installed()]
+    return f"unknown algorithm {name!r}{nearest_few(name, known)}{own} All there are: palmette list algorithms"
 
 
 def algorithm(name: str, *, preset: str | None = None, **settings: Any) -> Algorithm:
     """Make an algorithm by name.
 
     Args:
-        name: A name of `ALGORITHMS`, or the import path of an algorithm of your own, as in ``"my_module:MyMethod"``.
+        name: A name of `ALGORITHMS` or of an algorithm that another package brings; or an algorithm of your own by its import
+            path, ``"my_module:MyMethod"``, or its file, ``"./mine.py"``.
         preset: A named set of settings, such as ``"published"``; single settings override it.
         **settings: Settings of the algorithm.
     """
@@ -106,9 +126,11 @@ def algorithm(name: str, *, preset: str | None = None, **settings: Any) -> Algor
     return build(kind, name, {**chosen, **settings})
 
 
-def family_of(kind: type[Algorithm]) -> str:
+def family_of(name: str) -> str:
     """Return the family that an algorithm is shown in."""
-    return next((family for family, kinds in FAMILIES.items() if kind in kinds), OWN)
+    if name not in ALGORITHMS:
+        return INSTALLED if name in installed() else OWN
+    return next(family for family, kinds in FAMILIES.items() if ALGORITHMS[name] in kinds)
 
 
 def models_of(kind: type[Algorithm]) -> tuple[ModelKind, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.new import new
 from palmette.cli.out import adapt, export, predict
 from palmette.cli.reproduce import reproduce
 from palmette.cli.sweep import sweep
@@ -127,6 +128,10 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option(metavar="T", help="Extend the run to T rounds in total; it may be finished.")
     ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Where the run's algorithm is now, if its file was moved; the same code."),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -150,11 +155,13 @@ def resume(
 
             if rounds is not None:
                 raise BadInput("--rounds is for a single run; a study gets more rounds only in a new folder")
+            if algorithm is not None:
+                raise BadInput("--algorithm is for a single run; put the files of a study's algorithms back")
             continued(folder, json=json, quiet=quiet)
             return
         if Folder.open(folder).finished and rounds is None:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
-        work = partial(go_on, folder, rounds=rounds, progress=False)
+        work = partial(go_on, folder, rounds=rounds, method=algorithm, progress=False)
         result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
         _show(result, json=json)
 
@@ -192,7 +199,9 @@ def list_(
     topic: Annotated[Topic, typer.Argument(help="What to list.", show_default=False)],
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="The name of one of them, to see its settings.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="One of them, to see its settings; also your own: ./mine.py", show_default=False
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -207,7 +216,10 @@ def list_(
         from palmette.cli.listing import listed, picture
         from palmette.cli.reference import entry
 
-        told = listed(topic.value) if name is None else entry(topic.value, name)
+        told: Any
+        told, problems = listed(topic.value) if name is None else (entry(topic.value, name), [])
+        for problem in problems:
+            say(problem)
         if json:
             print_json(told)
             return
@@ -236,6 +248,7 @@ def demo(quiet: options.Quiet = False) -> None:
 app.command()(bench)
 app.command()(check)
 app.command()(compare)
+app.command()(new)
 app.command()(reproduce)
 app.command()(sweep)
 app.command()(verify)

@@ -21,7 +21,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="METHOD",
-            help="Algorithms, such as permfl or my_module:MyMethod; NAME=ALGO gives one a name; or folders of runs.",
+            help="Algorithms, such as permfl or ./mine.py; NAME=ALGO gives one a name; or folders of runs.",
         ),
     ],
     data: options.Data = None,

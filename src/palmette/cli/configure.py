@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from palmette.algorithms import ALGORITHMS, kind_of
+from palmette.algorithms.installed import clashes, installed
 from palmette.cli.failures import say
 from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, table_keys
 from palmette.errors import BadInput, nearest
+from palmette.files import is_file
 from palmette.learner.place import place
 from palmette.population import PARTITIONS
 from palmette.population.partition import option_names
 from palmette.population.sources import source_of
+from palmette.protocol.importing import whole_path
 from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
 from palmette.tables import is_own
@@ -79,9 +82,13 @@ def _algorithm(named: str | None, values: dict[str, Any], file: Path | None) -> 
     kept = values.get("algorithm")
     if named is None and kept is None:
         raise BadInput("name an algorithm, as in palmette run permfl. All there are: palmette list algorithms")
+    if named in ALGORITHMS and named in installed():
+        for clash in clashes([named]):
+            say(clash)
+    named = whole_path(named) if named is not None and is_file(named) else named
     if named is not None and kept is not None and named != kept and values.pop("settings", None):
         say(f"the [settings] in {file} are those of {kept}; {named} runs with its defaults and what --set says")
-    if named is not None and (named in ALGORITHMS or ":" in named) and isinstance(given := values.get("given"), dict):
+    if named is not None and is_known(named) and isinstance(given := values.get("given"), dict):
         given.pop("algorithm", None)
     return str(kept if named is None else named)
 

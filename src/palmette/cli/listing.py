@@ -9,15 +9,30 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from palmette.algorithms import ALGORITHMS
+from palmette.algorithms.installed import clashes, installed
 from palmette.cli.reference import NAMES, entry
+from palmette.errors import BadInput
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
 from palmette.runs.config import ModelConfig
 
 
-def listed(topic: str) -> list[dict[str, Any]]:
-    """Return the entries of a topic as data; `palmette.cli.reference.entry` has all about one."""
-    return [_in_short(topic, entry(topic, name)) for name in NAMES[topic]]
+def listed(topic: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the entries of a topic as data, and sentences about what other packages bring and cannot be used.
+
+    `palmette.cli.reference.entry` has all about one.
+    """
+    found = [_in_short(topic, entry(topic, name)) for name in NAMES[topic]]
+    problems = clashes(ALGORITHMS) if topic == "algorithms" else []
+    for name in installed() if topic == "algorithms" else ():
+        if name in ALGORITHMS:
+            continue
+        try:
+            found.append(_in_short(topic, entry(topic, name)))
+        except BadInput as error:
+            problems.append(str(error))
+    return found, problems
 
 
 def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
@@ -84,6 +99,7 @@ def _notes(topic: str) -> list[RenderableType]:
             Text(),
             Text.assemble(("Settings and presets of one:  ", "bold"), "palmette list algorithms permfl"),
             _note("palmette run permfl --set team_steps=30 --set preset=published"),
+            Text.assemble(("A method of your own:  ", "bold"), "palmette new --help"),
         ]
     if topic == "models":
         return [Text(), _note("palmette run permfl --model dnn --set model.hidden=[100]")]

@@ -7,10 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palmette.algorithms import kind_of
+from palmette.algorithms import kind_of, source_of
 from palmette.cli.configure import configure, is_known
 from palmette.cli.keys import GROUPS, TOP
 from palmette.errors import BadInput, nearest
+from palmette.files import is_file
+from palmette.protocol.importing import whole_path
 from palmette.protocol.settings import described
 from palmette.runs import read_config
 from palmette.runs.folder import CONFIG
@@ -82,19 +84,20 @@ def _fresh(words: Sequence[str]) -> dict[str, str]:
     """Return the algorithms to be run, by what to call them."""
     found: dict[str, str] = {}
     for word in words:
-        name, equals, algorithm = word.partition("=")
-        if not equals:
-            name, algorithm = word.rpartition(":")[2], word
         if Path(word).is_dir() and not is_known(word):
             what = "a study; look at it with palmette show" if is_study(Path(word)) else f"a folder without {CONFIG}"
             raise BadInput(f"{word} is {what}, not a run or an algorithm")
+        name, equals, algorithm = word.partition("=")
+        if not equals or "/" in name:  # a folder's name may have the sign
+            of_python = is_file(word) and (".py" in word or Path(f"{word}.py").is_file())
+            name, algorithm = (whole_path(word) if of_python else word).rpartition(":")[2], word
         if not name or not algorithm or "/" in name or name.startswith("."):
             raise BadInput(f"{word!r} is neither an algorithm nor the folder of a run; write permfl, or mine=permfl")
         if name in GROUPS or name in TOP:
             raise BadInput(f"a method cannot be called {name!r}, which is a group of settings; call it otherwise")
         if name in found:
             raise BadInput(
-                f"{name} is named twice; give each a name of its own, as in one={algorithm} other={algorithm} "
+                f"{name} is named twice; give each a name of its own, as in one={found[name]} other={algorithm} "
                 "--set one.alpha=0.1"
             )
         found[name] = algorithm
@@ -113,10 +116,13 @@ def share_out(
     """
     given: dict[str, list[str]] = {name: [] for name in fresh}
     told, problems = [], []
-    known = {name: {*described(kind_of(one)), "preset"} for name, one in fresh.items() if is_known(one)}
+    kinds = {name: kind_of(one) for name, one in fresh.items() if is_known(one)}
+    known = {name: {*described(kind), "preset"} for name, kind in kinds.items()}
+    by_class = {kind.name: name for name, kind in kinds.items() if ":" in source_of(fresh[name])}  # of a file, say
     for text in assignments:
         key, equals, value = (part.strip() for part in text.partition("="))
         head, dot, rest = key.partition(".")
+        head = head if head in (*fresh, *runs, *GROUPS) else by_class.get(head, head)
         if dot and head in fresh:
             given[head].append(f"{rest}{equals}{value}")
         elif dot and head in runs:

@@ -12,7 +12,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, on
 
 Algo = Annotated[
     str | None,
-    typer.Argument(metavar="ALGO", help="The algorithm; see: palmette list algorithms", show_default=False),
+    typer.Argument(
+        metavar="ALGO", help="The algorithm, see: palmette list algorithms; or your own: ./mine.py", show_default=False
+    ),
 ]
 Data = Annotated[
     str | None,

@@ -48,7 +48,7 @@ def entry(topic: str, name: str) -> dict[str, Any]:
 def _algorithm(name: str) -> dict[str, Any]:
     kind = kind_of(name)
     return {
-        "family": family_of(kind),
+        "family": family_of(name),
         "summary": _first_line(kind),
         **({"paper": kind.paper} if kind.paper else {}),
         **({"absent": kind.absent} if kind.absent else {}),

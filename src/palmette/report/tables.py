@@ -35,7 +35,7 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
         return unfinished_report(result)
     config = result.config
     title = Text.assemble(
-        (config.algorithm, "bold"),
+        (config.title, "bold"),
         f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, "
         f"{words.many(config.rounds, 'round')}, seed {config.seed}",
     )
@@ -73,7 +73,7 @@ def unfinished_report(result: Result) -> RenderableType:
     """Show how far a run is, what was measured so far, and how to go on."""
     config = result.config
     title = Text.assemble(
-        (config.algorithm, "bold"),
+        (config.title, "bold"),
         f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, ",
         f"seed {config.seed}",
     )
@@ -103,7 +103,7 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
         config = result.config
         table.add_row(
             Text(str(result.folder.relative_to(base))),
-            Text(f"{config.algorithm} on {config.data.title}"),
+            Text(f"{config.title} on {config.data.title}"),
             f"{result.rounds_done}/{config.rounds}",
             *(_score(result, kind) for kind in kinds),
             str(config.seed),
@@ -186,7 +186,7 @@ def reports_table(result: Result) -> Table | None:
     told = result.reports
     if not told:
         return None
-    table, server = _table(f"{result.config.algorithm} reports"), top(result)
+    table, server = _table(f"{result.config.title} reports"), top(result)
     kinds = [
         kind
         for kind in (model_kind(tier, server) for tier in range(server + 1))

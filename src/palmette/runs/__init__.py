@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from torch import nn
 
-from palmette.algorithms import check_name, kind_of
+from palmette.algorithms import check_name, kind_of, source_of
 from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, nearest
@@ -24,7 +24,7 @@ from palmette.protocol.settings import described
 from palmette.runs import fingerprint, objects
 from palmette.runs.adapting import Adapted as Adapted
 from palmette.runs.adapting import adapt as adapt
-from palmette.runs.config import EngineConfig, about, rounds_of, versions
+from palmette.runs.config import EngineConfig, Given, about, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
 from palmette.runs.config import make_config as make_config
 from palmette.runs.config import read_config as read_config
@@ -125,7 +125,7 @@ def run(
     config = make_config(values)
     if rounds is None and method is not None:
         config = config.model_copy(update={"rounds": rounds_of(method, tree)})
-    with _eyes(config.algorithm, observer, progress) as eyes:
+    with _eyes(config.title, observer, progress) as eyes:
         return execute(
             config, out, exist=exist, method=method, population=population, task=task, threads=threads, observer=eyes
         )
@@ -158,7 +158,7 @@ def rerun(
     """
     path = Path(source)
     config = make_config(read_config(path / CONFIG if path.is_dir() else path))
-    with _eyes(config.algorithm, observer, progress) as eyes:
+    with _eyes(config.title, observer, progress) as eyes:
         return execute(
             config, out, exist=exist, method=method, population=population, task=model, threads=threads, observer=eyes
         )
@@ -181,6 +181,8 @@ def execute(
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"{config.label}-{config.data.label}") as path:
         people = config.population() if population is None else _check_population(population)
+        if method is not None and config.source and not objects.is_named(check_method(method)):
+            config = _with_object(config, method)
         config = config.on(people, check_method(method or config.method()))
         simulation = prepare(config, method, people, task, threads, path)
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
@@ -194,11 +196,29 @@ def execute(
         return _work(simulation, resolved, folder, observer)
 
 
+def _with_object(config: RunConfig, method: Algorithm) -> RunConfig:
+    """Return a config whose algorithm is the object that was handed over, in place of the one that it names."""
+    given = {**config.given, "algorithm": Given(object=objects.import_path(type(method)))}
+    return config.model_copy(update={"algorithm": method.name, "given": given})
+
+
+def _moved(config: RunConfig, path: str) -> RunConfig:
+    """Return the config of a run whose algorithm has another import path or file now; its code has to be the same."""
+    source = source_of(path)
+    if not source or not config.source or "algorithm" not in config.given:
+        raise BadInput(
+            f"the algorithm {path!r} cannot take the place of {config.source or config.algorithm}: name the import path or the "
+            "file of an algorithm of your own, in a run that was given one so"
+        )
+    given = {**config.given, "algorithm": Given(object=source, hash=config.given["algorithm"].hash)}
+    return config.model_copy(update={"algorithm": source, "given": given})
+
+
 def resume(
     folder: str | Path,
     *,
     rounds: int | None = None,
-    method: Algorithm | None = None,
+    method: Algorithm | str | None = None,
     population: Population | None = None,
     model: nn.Module | Task | None = None,
     threads: int | None = None,
@@ -213,7 +233,7 @@ def resume(
     Args:
         folder: The run's folder.
         rounds: Rounds the run is to have in all, at least as many as it has.
-        method: The algorithm, where the run was given one as an object.
+        method: The algorithm, where the run was given one as an object; or its import path or file, where it was moved.
         population: The samples, where the run was given them.
         model: The module or task, where the run was given one.
         threads: Chunks of devices that run at the same time.
@@ -223,11 +243,13 @@ def resume(
     rounds = None if rounds is None else whole("rounds", rounds, 1)
     files = Folder.open(Path(folder))
     config = make_config(read_config(files.path / CONFIG))
+    if isinstance(method, str):
+        config, method = _moved(config, method), None
     if rounds is not None and rounds != config.rounds:
         config = _longer(files, config, rounds)
     elif files.finished:
         return Result(files.path)
-    with _eyes(config.algorithm, observer, progress) as eyes:
+    with _eyes(config.title, observer, progress) as eyes:
         files.lock()
         try:
             simulation = prepare(config, method, population, model, threads, files.path)

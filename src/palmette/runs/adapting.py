@@ -70,8 +70,10 @@ def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted
     result = run if isinstance(run, Result) else Result(Path(run))
     known, config = table_of(result), result.config
     if "GM" not in result.kinds:
-        raise BadInput(f"{config.algorithm} has no global model from which a new device could begin")
+        raise BadInput(f"{config.title} has no global model from which a new device could begin")
     people, notes = read_again(data, known, test=fraction("test", test), seed=config.seed)
+    if changed := config.changed_code():
+        notes.append(f"{changed} when the run was made; the models are adapted by what it is now")
     simulation = Simulation(
         config.method(),
         people,
@@ -103,7 +105,7 @@ def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted
         )
     if simulation.predicts:
         notes.append(
-            f"devices of {config.algorithm} predict in a way of its own, from several rows; it was measured with all of "
+            f"devices of {config.title} predict in a way of its own, from several rows; it was measured with all of "
             "them, and the models kept are one of them"
         )
     told = [

@@ -15,11 +15,12 @@ import tomli_w
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from palmette.algorithms import algorithm
+from palmette.algorithms import algorithm, kind_of, source_of
 from palmette.engines import rules
 from palmette.engines.measures import check_measures
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
+from palmette.files import MissingFile, is_file
 from palmette.learner import Optimiser
 from palmette.learner.learner import keeps
 from palmette.links import Link, Participation
@@ -28,7 +29,7 @@ from palmette.population.validation import for_choosing
 from palmette.protocol import Algorithm
 from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.protocol.settings import NUMBER, Count
-from palmette.runs.objects import import_path, named_objects, recipe_of
+from palmette.runs.objects import hash_code, import_path, named_objects, recipe_of
 from palmette.tables import is_own, label_of, open_data
 from palmette.task import Task, make_task
 from palmette.tree import Tree
@@ -125,7 +126,8 @@ class Given(_Part):
     """An object that a config cannot hold.
 
     Attributes:
-        object: Where it is imported from.
+        object: Where it is imported from: with dots for an object that Python gave, ``module:Class`` or ``file.py:Class`` for
+            an algorithm that can be made again from there.
         hash: A hash of its source, of its parameters or of its samples; empty where there is no source to be found.
     """
 
@@ -167,7 +169,7 @@ class RunConfig(_Part):
     """Everything that determines the result of a run.
 
     Attributes:
-        algorithm: Algorithm: its name, or the import path of one of your own, as in ``my_module:MyMethod``.
+        algorithm: Algorithm: its name; or one of your own by its import path, ``my_module:MyMethod``, or its file, ``mine.py``.
         settings: Settings of the algorithm; in the config.toml of a run, all of them.
         rounds: Number of (global) communication rounds; by default 20, or what the algorithm's settings ask for.
         seed: Random seed; it decides the partition, the participation, the batches and the initial model.
@@ -208,20 +210,44 @@ class RunConfig(_Part):
     versions: dict[str, str] = {}
 
     @property
-    def by_path(self) -> bool:
-        """Whether the algorithm is one of the user's own that its import path makes again."""
-        return ":" in self.algorithm
+    def source(self) -> str:
+        """What makes the algorithm again: its name, import path or file; nothing where it was given as an object."""
+        if ":" in self.algorithm or "algorithm" not in self.given:
+            return self.algorithm
+        path = self.given["algorithm"].object
+        return path if ":" in path else ""  # an object is written with dots
 
     @property
     def label(self) -> str:
-        """What the algorithm is called in the name of a folder: of an import path, the class."""
+        """What the algorithm is called in the name of a folder: of an import path or a file, the class."""
         return self.algorithm.rpartition(":")[2]
+
+    @property
+    def title(self) -> str:
+        """What the algorithm is called in a table or a sentence: of a file, its name without the folder."""
+        file = Path(self.algorithm)
+        if not is_file(self.algorithm):
+            return self.algorithm
+        return f"{file.parent.name}/{file.name}" if file.name.startswith("__init__.py") else file.name
 
     def method(self) -> Algorithm:
         """Make the algorithm."""
-        if not self.by_path:
+        if not self.source:
             self._refuse("algorithm", "method=the algorithm")
-        return algorithm(self.algorithm, **self.settings)
+        try:
+            return algorithm(self.source, **self.settings)
+        except MissingFile as error:
+            raise BadInput(
+                f"the algorithm of this run is {self.source}, and {error}. Put the file back, or say where it is now: palmette "
+                "resume FOLDER --algorithm FILE"
+            ) from None
+
+    def changed_code(self) -> str:
+        """Say that the code of an algorithm of the user's own is not what it was when this config was made, or nothing."""
+        given = self.given.get("algorithm")
+        if given is None or not self.source or given.hash in ("", hash_code(kind_of(self.source))):
+            return ""
+        return f"the code of {self.source} is not what it was"
 
     def population(self) -> Population:
         """Make the population."""
@@ -309,9 +335,11 @@ class RunConfig(_Part):
         """Return the config with everything written out that the run depends on: settings, recipes, objects, versions."""
         named = named_objects(method, population, task)
         settings = dataclasses.asdict(method)  # type: ignore[call-overload]
-        if "algorithm" not in named or self.by_path:  # once more as they will be read: a default may be 1, not 1.0
-            again = algorithm(self.algorithm if self.by_path else method.name, **settings)
+        if "algorithm" not in named or self.source:  # once more as they will be read: a default may be 1, not 1.0
+            again = algorithm(self.source if "algorithm" in named else method.name, **settings)
             settings = dataclasses.asdict(again)  # type: ignore[call-overload]
+        if "algorithm" in named and self.source:
+            named["algorithm"] = source_of(self.source), named["algorithm"][1]
         values: dict[str, Any] = {
             "settings": settings,
             "model": {"name": task.name, **about(task)},
@@ -408,11 +436,20 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(str(error))
     if problems:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
+    if "algorithm" not in config.given and (source := source_of(config.algorithm)):
+        config = _from_source(config, source)
     if config.data.own:
         return config  # how many rounds the settings ask for depends on the tree, which the data will tell
-    if "rounds" not in values and (config.by_path or "algorithm" not in config.given):
+    if "rounds" not in values and config.source:
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config
+
+
+def _from_source(config: RunConfig, source: str) -> RunConfig:
+    """Write down where an algorithm of the user's own comes from, and what its code is, so that another is noticed."""
+    given = {**config.given, "algorithm": Given(object=source, hash=hash_code(kind_of(source)))}
+    named = source if is_file(config.algorithm) else config.algorithm
+    return config.model_copy(update={"algorithm": named, "given": given})
 
 
 def rounds_of(method: Algorithm, tree: Tree) -> int:

@@ -110,7 +110,7 @@ class Execution:
             self._folder.warn(f"no checkpoint in {self._folder.path} can be used: the run starts over with round 1")
         introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())
         self._folder.log(
-            f"{self._config.algorithm}: rounds {simulation.round + 1} to {simulation.rounds}, "
+            f"{self._config.title}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
         )
         for text in simulation.learner.told:

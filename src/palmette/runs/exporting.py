@@ -80,7 +80,7 @@ def _write(result: Result, chosen: Chosen, path: Path, format_: str, into: nn.Mo
         raise BadInput(f"{path} is there already; choose another place or remove it first")
     if chosen.kind == "PM" and (result.folder / ROWS).exists():
         raise BadInput(
-            f"devices of {result.config.algorithm} predict in a way of its own, from several rows, which is no module; "
+            f"devices of {result.config.title} predict in a way of its own, from several rows, which is no module; "
             f"use Result.predict in Python, or read {ROWS} in the run's folder"
         )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -159,14 +160,16 @@ class Models(ABC):
 
     def _own_way(self, node: str | None, module: nn.Module, method: Algorithm | None) -> Callable[[Tensor], Tensor]:
         """Return what predicts as a device does by the algorithm's own rule, from all it keeps."""
-        if method is None and not self.config.by_path and "algorithm" in self.config.given:
+        if method is None and not self.config.source:
             raise BadInput(
-                f"{self.config.algorithm} predicts in a way of its own, and a folder holds no code: give method=, the algorithm"
+                f"{self.config.title} predicts in a way of its own, and a folder holds no code: give method=, the algorithm"
             )
         self._files.check(ROWS)
         line = 0 if node is None else self.names("PM").index(node)
         with safe_open(self.folder / ROWS, framework="pt") as file:
             rows = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
+        if method is None and (changed := self.config.changed_code()):
+            warnings.warn(f"{changed} when this run was made: what it predicts may differ", stacklevel=3)
         dtype, algorithm = rows["model"].dtype, method or self.config.method()
         # The module comes with its layers in the modes they trained in, which say what a row holds.
         task = make_task(module, (), None, loss="squared", **self.config.model.about)
@@ -198,7 +201,7 @@ class Models(ABC):
             )
         self._files.check(path.name)
         if not path.exists():
-            raise BadInput(f"{self.config.algorithm} has no model of the kind {kind}; it has {', '.join(self.kinds)}")
+            raise BadInput(f"{self.config.title} has no model of the kind {kind}; it has {', '.join(self.kinds)}")
         return path
 
     def _about(self, kind: ModelKind) -> dict[str, Any]:

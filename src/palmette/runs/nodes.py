@@ -68,9 +68,7 @@ class Nodes:
         """The global model."""
         if "GM" not in self._names:
             config = self._result.config
-            raise BadInput(
-                f"{config.algorithm} has no global model for devices that did not train; name one with --node"
-            )
+            raise BadInput(f"{config.title} has no global model for devices that did not train; name one with --node")
         return Chosen("GM", self._names["GM"][0])
 
     def at(self, path: Path) -> Chosen:

@@ -23,7 +23,7 @@ def named_objects(method: Algorithm, population: Population, task: Task) -> dict
     """Return what of a run only Python can give, by its role: ``algorithm``, ``data``, ``model``, ``loss``, ``metrics``."""
     found: dict[str, Named] = {}
     if not is_named(method):
-        found["algorithm"] = import_path(type(method)), _short(described(type(method)))
+        found["algorithm"] = import_path(type(method)), hash_code(type(method))
     recipe = population.recipe
     if recipe is None or recipe.objects or not _can_be_written(population.tree):
         own = dict(recipe.objects) if recipe is not None else {}
@@ -66,6 +66,11 @@ def import_path(thing: Any) -> str:
     """Return where a class or function is imported from; of another object, its class."""
     named = thing if isinstance(thing, type) or inspect.isroutine(thing) else type(thing)
     return f"{named.__module__}.{named.__qualname__}"
+
+
+def hash_code(kind: type[Algorithm]) -> str:
+    """Return a hash of an algorithm's source and of all of the user's own that it reads from outside."""
+    return _short(described(kind))
 
 
 def hash_samples(population: Population) -> str:

@@ -77,7 +77,7 @@ class Result(Models):
         done = (
             f"{config.rounds} rounds" if self.finished else f"not finished, round {self.rounds_done} of {config.rounds}"
         )
-        head = f"Result of {config.algorithm} on {config.data.title}: {done}, model {config.model.name}, seed {config.seed}"
+        head = f"Result of {config.title} on {config.data.title}: {done}, model {config.model.name}, seed {config.seed}"
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
         return f"{head}\n  test {self.lead}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
 

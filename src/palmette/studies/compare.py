@@ -17,6 +17,7 @@ from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm, ModelKind
 from palmette.protocol.definition import check_method
+from palmette.protocol.importing import whole_path
 from palmette.protocol.settings import described
 from palmette.runs import Interrupted, Result, RunConfig, make_config, prepare, read_config
 from palmette.runs.config import EngineConfig, rounds_of
@@ -452,7 +453,7 @@ def _named(methods: Any) -> dict[str, Any]:
             runs += 1
             found[f"\0{runs}"] = one  # named when their configs are read
             continue
-        name = one.rpartition(":")[2] if isinstance(one, str) else check_method(one).name
+        name = whole_path(one).rpartition(":")[2] if isinstance(one, str) else check_method(one).name
         if name in found:
             raise BadInput(f"{name} is named twice; call them differently: {{'one': {name!r}, 'other': {name!r}}}")
         found[name] = one

@@ -74,7 +74,14 @@ def go_on(folder: Path, *, jobs: int | None = None, shown: bool | None = True) -
     """Go on with the study in a folder."""
     plan = read_plan(folder)
     for arm in plan.arms:
+        if changed := arm.config.changed_code():
+            raise BadInput(
+                f"{changed} when the study in {folder} began, and its runs would not be comparable: put the old code back, or "
+                "start a new study"
+            )
         for role, what in arm.config.given.items():
+            if role == "algorithm" and arm.config.source:
+                continue
             raise BadInput(
                 f"the study in {folder} was given its {role} as an object ({what.object}), which its folder cannot hold; go "
                 f"on in Python, with the same pm.{plan.kind}(..., out={str(folder)!r})"
@@ -116,6 +123,12 @@ def _differences(old: Arm, new: Arm) -> list[str]:
         if key in ("seed", "versions") or was[key] == now[key]:
             continue
         if isinstance(was[key], dict) and isinstance(now[key], dict):
+            if (
+                key == "given"
+                and old.config.source
+                and was[key].pop("algorithm", None) != now[key].pop("algorithm", None)
+            ):
+                told.append(f"other code of {old.config.source} than it has now")
             inner = [name for name in {**was[key], **now[key]} if was[key].get(name) != now[key].get(name)]
             told += [f"{key}.{name} = {was[key].get(name)}" for name in inner]
         else:

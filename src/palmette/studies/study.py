@@ -117,7 +117,7 @@ class Study:
     def line(self) -> dict[str, Any]:
         """Return what a list of runs and studies says about this one."""
         swept = self.plan.kind == "sweep"
-        names = dict.fromkeys(arm.config.algorithm if swept else arm.name for arm in self.methods)
+        names = dict.fromkeys(arm.config.title if swept else arm.name for arm in self.methods)
         told = {"study": str(self.folder), "kind": self.plan.kind, "methods": list(names)}
         return {**told, "seeds": list(self.plan.seeds), "finished": self.finished}
 

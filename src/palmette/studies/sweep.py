@@ -167,6 +167,7 @@ def _point(arm: Arm, settings: Mapping[str, Any], objects: Objects) -> RunConfig
             "my_module:MyMethod"
         )
     values = with_settings(arm.config.model_dump(), settings)
+    values["given"] = {role: one for role, one in values["given"].items() if role != "algorithm"}  # checked once more
     asked = arm.config.method().asked_rounds(arm.config.make_tree())
     if asked is not None and arm.config.rounds == asked and "rounds" not in settings:
         values.pop("rounds")  # the settings decide
@@ -206,6 +207,6 @@ def _different(key: str, values: Any) -> list[Any]:
 
 
 def _example(arm: Arm) -> str:
-    known = described(kind_of(arm.config.algorithm)) if not arm.config.given else {}
+    known = described(kind_of(arm.config.algorithm)) if arm.config.source else {}
     name = next((key for key in ("alpha", "lam", *known) if key in known), "alpha")
     return f"{name}=0.03,0.1,0.3"

@@ -175,8 +175,10 @@ def _run(trial: Trial, populations: Populations, observer: Told, threads: int | 
         if trial.config is None:
             resume(trial.out, population=objects.population, model=objects.task, **given)
             return "done", ""
-        people = objects.population if objects.population is not None else populations.of(trial.config)
         config = trial.config
+        if changed := config.changed_code():
+            return "failed", f"{changed} when the study began; put the old code back, or start a new study"
+        people = objects.population if objects.population is not None else populations.of(config)
         if trial.steps is not None:
             rounds = rounds_for(config, trial.steps, people, objects, trial.arm)
             config = config.model_copy(update={"rounds": rounds})

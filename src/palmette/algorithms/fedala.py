@@ -78,10 +78,11 @@ class FedALA(Algorithm):
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Learn the weights, begin between the device's own model and the global one, and train."""
         turns = state["turns"]
+        batches = node.stream()  # those of FedAvg, however many steps the weights take
         weights = self._weights(node, message, state)
         mixed = self._between(node, message, state["model"], weights)
         start = torch.where(turns > 0, mixed, message)
-        theta = node.descend(start, steps=self.local_steps, lr=node.own(self.alpha, start))
+        theta = node.descend(start, steps=self.local_steps, lr=node.own(self.alpha, start), batch=batches)
         return theta, {"model": theta, "weights": weights, "turns": turns + 1}
 
     def _between(self, node: Device, x: Tensor, own: Tensor, weights: Tensor) -> Tensor:
@@ -93,13 +94,10 @@ class FedALA(Algorithm):
         own, weights, turns = state["model"], state["weights"], state["turns"][:, 0]
         wanted = torch.where(turns == 1, self.first_weight_steps, self.weight_steps) * (turns > 0)
         away = node.part(x - own, "higher")
-        for step in range(max(self.first_weight_steps, self.weight_steps)):
-            on = (wanted > step).cpu()
-            # Asked for even where nobody steps: calls are numbered, and the batches of those to come go by their number.
-            gradient = node.oracle("next", where=on, only="higher")
-            if bool(on.any()):
-                slope = node.part(gradient(self._between(node, x, own, weights)), "higher")
-                weights = (weights - self.weight_lr * slope * away).clamp(0, 1)
+        for step in range(int(wanted.max())):
+            gradient = node.oracle("next", where=(wanted > step).cpu(), only="higher")
+            slope = node.part(gradient(self._between(node, x, own, weights)), "higher")
+            weights = (weights - self.weight_lr * slope * away).clamp(0, 1)
         return weights
 
     def server(self, node: Node, state: State) -> Server:

@@ -30,6 +30,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "local": {"local_steps": 4, "batch_size": 5},
     "fedamp": {"local_steps": 4, "batch_size": 5},
     "heurfedamp": {"local_steps": 4, "batch_size": 5},
+    "fedfomo": {"local_steps": 4, "batch_size": 5, "others": 3},
+    "fedala": {"local_steps": 4, "batch_size": 5, "first_weight_steps": 5, "weight_steps": 2},
     "ifca": {"local_steps": 4, "batch_size": 5, "clusters": 3},
     "cfl": {"local_steps": 4, "batch_size": 5, "clusters": 3, "eps1": 2.0, "eps2": 0.1, "wait": 1},
     "demlearn": {"local_steps": 4, "batch_size": 5, "levels": 2},

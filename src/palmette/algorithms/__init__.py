@@ -11,9 +11,11 @@ from palmette.algorithms.apfl import APFL as APFL
 from palmette.algorithms.cfl import CFL as CFL
 from palmette.algorithms.demlearn import DemLearn as DemLearn
 from palmette.algorithms.ditto import Ditto as Ditto
+from palmette.algorithms.fedala import FedALA as FedALA
 from palmette.algorithms.fedamp import FedAMP as FedAMP
 from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
 from palmette.algorithms.fedavg import FedAvg as FedAvg
+from palmette.algorithms.fedfomo import FedFomo as FedFomo
 from palmette.algorithms.fedopt import FedAdagrad as FedAdagrad
 from palmette.algorithms.fedopt import FedAdam as FedAdam
 from palmette.algorithms.fedopt import FedAvgM as FedAvgM
@@ -64,6 +66,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
         PerFL,
         *(FedAMP, HeurFedAMP),
         *(Ditto, PFedMe, APFL, PerFedAvg),
+        *(FedFomo, FedALA),
     ),
     "Teams that are found": (
         IFCA,

@@ -22,15 +22,15 @@ Zhe Liu, Yue Hui, Fuchun Peng: Group Personalized Federated Learning.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from palmette.blocks.held_out import held_out_losses
 from palmette.blocks.passes import Cost, Plan
 from palmette.blocks.server_optimisers import FedAdam, Form
 from palmette.learner import Epochs
@@ -221,17 +221,8 @@ class Staged(Algorithm):
         if not self.personal:
             return parent
         tried = [node.descend(parent, steps=Epochs(self.tune_epochs), lr=rate) for rate in self.rates]
-        held_out = node.held_out > 0
-        scores = torch.stack([self._loss(node, rows, "train") for rows in tried])
-        if bool(held_out.any()):
-            held = torch.stack([self._loss(node, rows, "held-out") for rows in tried])
-            scores = torch.where(held_out.to(held.device), held, scores)
-        return torch.stack(tried)[scores.argmin(0), torch.arange(len(parent), device=parent.device)]
-
-    @staticmethod
-    def _loss(node: Device, rows: Tensor, split: Literal["train", "held-out"]) -> Tensor:
-        """Return losses in which a rate that diverged counts as the worst."""
-        return node.loss(rows, split=split).nan_to_num(math.inf, math.inf)
+        best = held_out_losses(node, tried).argmin(0)
+        return torch.stack(tried)[best, torch.arange(len(parent), device=parent.device)]
 
 
 def _by_team(tree: Tree, values: Sequence[int]) -> int | dict[str, int]:

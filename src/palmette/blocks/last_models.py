@@ -64,8 +64,8 @@ class LastModels:
 
 def squared_distances(rows: Tensor) -> Tensor:
     """Return ``|row_i - row_j|^2`` for all pairs of rows (float64)."""
-    centred = (rows - rows.mean(0)).double()  # of like models the common part would drown the difference
-    product = centred @ centred.T
+    centred = rows - rows.mean(0)  # of like models the common part would drown the difference
+    product = (centred @ centred.T).double()
     norm = product.diagonal()
     apart: Tensor = norm[:, None] + norm - 2 * product
     return apart.clamp(min=0)
@@ -73,6 +73,7 @@ def squared_distances(rows: Tensor) -> Tensor:
 
 def cosines(rows: Tensor) -> Tensor:
     """Return the cosine of the angle between all pairs of rows (float64); 0 for a row of zeros."""
-    long = rows.double()
-    unit: Tensor = long / long.norm(dim=1, keepdim=True).clamp(min=torch.finfo(long.dtype).tiny)
-    return unit @ unit.T
+    product = (rows @ rows.T).double()
+    norm = product.diagonal().sqrt().clamp(min=torch.finfo(product.dtype).tiny ** 0.5)
+    angle: Tensor = product / (norm[:, None] * norm)
+    return angle

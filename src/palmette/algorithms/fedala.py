@@ -55,6 +55,7 @@ class FedALA(Algorithm):
     )
     flat: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, str]] = {"higher": "last(1)"}
+    whole_part: ClassVar[bool] = True
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "weight_lr": Between(0.1, 10.0)}
 
     local_steps: Count = 20
@@ -78,10 +79,11 @@ class FedALA(Algorithm):
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Learn the weights, begin between the device's own model and the global one, and train."""
         turns = state["turns"]
+        batches = node.stream()  # those of FedAvg, however many steps the weights take
         weights = self._weights(node, message, state)
         mixed = self._between(node, message, state["model"], weights)
         start = torch.where(turns > 0, mixed, message)
-        theta = node.descend(start, steps=self.local_steps, lr=node.own(self.alpha, start))
+        theta = node.descend(start, steps=self.local_steps, lr=node.own(self.alpha, start), batch=batches)
         return theta, {"model": theta, "weights": weights, "turns": turns + 1}
 
     def _between(self, node: Device, x: Tensor, own: Tensor, weights: Tensor) -> Tensor:
@@ -93,13 +95,10 @@ class FedALA(Algorithm):
         own, weights, turns = state["model"], state["weights"], state["turns"][:, 0]
         wanted = torch.where(turns == 1, self.first_weight_steps, self.weight_steps) * (turns > 0)
         away = node.part(x - own, "higher")
-        for step in range(max(self.first_weight_steps, self.weight_steps)):
-            on = (wanted > step).cpu()
-            # Asked for even where nobody steps: calls are numbered, and the batches of those to come go by their number.
-            gradient = node.oracle("next", where=on, only="higher")
-            if bool(on.any()):
-                slope = node.part(gradient(self._between(node, x, own, weights)), "higher")
-                weights = (weights - self.weight_lr * slope * away).clamp(0, 1)
+        for step in range(int(wanted.max())):
+            gradient = node.oracle("next", where=(wanted > step).cpu(), only="higher")
+            slope = node.part(gradient(self._between(node, x, own, weights)), "higher")
+            weights = (weights - self.weight_lr * slope * away).clamp(0, 1)
         return weights
 
     def server(self, node: Node, state: State) -> Server:

@@ -212,14 +212,14 @@ class LocalWork(Steps):
         """
         taken, l2, parts = self._taken(batch, 1), self._learner.task.l2, self._chosen(only)
         which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
-        ids = self._ids_of(which)
-        if not len(ids):
-            return torch.zeros_like
-        plan = self._plan(batch, taken)
+        plan, ids = self._plan(batch, taken), self._ids_of(which)
         samples = None if plan is None else self._gather(plan, 0, self._on_device(plan.block(0, 1)[0]), which)
         masks, layout = take(self._masks(taken, 0), which), self._learner.task.learned
 
         def gradient(rows: Tensor) -> Tensor:
+            result = torch.zeros_like(rows)
+            if not len(ids):
+                return result
             self.device_steps += len(ids)
             opened, running = self._open(rows)
             mine = take(opened, which)
@@ -229,7 +229,6 @@ class LocalWork(Steps):
                 value = value + l2 * (mine if parts is None else mine * layout.mask(parts, mine))
             if which is None and value.shape == rows.shape:
                 return value
-            result = torch.zeros_like(rows)
             result[slice(None) if which is None else which, : value.shape[1]] = value
             return result
 

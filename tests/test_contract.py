@@ -35,6 +35,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ifca": {"local_steps": 4, "batch_size": 5, "clusters": 3},
     "cfl": {"local_steps": 4, "batch_size": 5, "clusters": 3, "eps1": 2.0, "eps2": 0.1, "wait": 1},
     "demlearn": {"local_steps": 4, "batch_size": 5, "levels": 2},
+    "edge-mixing": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
     "fedper": {"local_steps": 4, "batch_size": 5, "team_steps": 2},
     "fedrep": {"local_steps": 2, "head_steps": 2, "batch_size": 5, "tune_steps": 2},
     "fedbabu": {"local_steps": 4, "batch_size": 5, "tune_steps": 3},

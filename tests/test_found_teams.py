@@ -13,10 +13,12 @@ from palmette import address
 from palmette.algorithms import algorithm
 from palmette.algorithms.cfl import CFL
 from palmette.algorithms.demlearn import DemLearn
+from palmette.algorithms.edge_mixing import EdgeMixing
 from palmette.algorithms.ifca import IFCA
 from palmette.blocks.clustering import groups, halves
 from palmette.engines.evaluation import measure
 from palmette.engines.simulate import Simulation
+from palmette.errors import BadInput
 from palmette.links import Link
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
@@ -141,7 +143,7 @@ def test_ifca_sends_all_models_down_and_one_with_its_number_up() -> None:
 
 
 def test_ifca_finds_the_teams_whose_images_are_turned() -> None:
-    simulation = turned_digits(IFCA(alpha=0.3), 10)
+    simulation = turned_digits(IFCA(alpha=0.3), 6)
     assert found(simulation, "chosen")
     reports = measure(simulation)[1]
     assert int(reports["teams_found"]["GM"]) == 4
@@ -322,3 +324,67 @@ def test_demlearns_groups_are_the_teams_whose_images_are_turned() -> None:
     simulation = turned_digits(DemLearn(alpha=0.3, levels=2), 8)
     assert found(simulation, "group")
     assert int(measure(simulation)[1]["teams_found"]["GM"]) == 4
+
+
+# -- edge mixing ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mixing", ["search", "ratio"])
+def test_a_team_learns_on_held_out_samples_how_much_to_take_from_the_others(mixing: str) -> None:
+    """Three rounds by hand, with a device that is mostly absent, also when mixes are judged."""
+    population = regression([2, 2, 1], unequal=True, seed=1)
+    simulation = simulate(algorithm("edge-mixing", team_steps=2, mixing=mixing, **FULL), population, 3, links=ABSENT)
+    held, team = population.held_out(0.2).tolist(), population.tree.parents[0]
+    parts = []
+    for i in range(5):
+        lo, end = int(population.start[i]), int(population.start[i]) + int(population.train[i])
+        parts.append((population.x[lo:end].numpy(), population.y[lo:end].numpy(), end - lo - held[i]))
+    n = np.array([count for _, _, count in parts], float)
+
+    def step(i: int, row: Floats) -> Floats:
+        x, y, count = parts[i]
+        return row - 0.1 * x[:count].T @ (x[:count] @ row - y[:count]) / count
+
+    def loss(some: list[int], row: Floats) -> float:
+        """The mean loss of some devices on what they hold out, by their training samples."""
+        each = [((parts[i][0][parts[i][2] :] @ row - parts[i][1][parts[i][2] :]) ** 2).mean() / 2 for i in some]
+        return float(np.average(each, weights=n[some]))
+
+    v, shares, total = np.zeros((3, 3)), np.ones(3), np.bincount(team, weights=n)
+    for t in range(3):
+        w = v.copy()
+        mine = [[i for i in there(t, 5) if team[i] == j] for j in range(3)]
+        for j in range(3):
+            for _ in range(2):
+                w[j] = np.average([step(i, step(i, w[j])) for i in mine[j]], axis=0, weights=n[mine[j]])
+        x = np.average(w, axis=0, weights=total)
+        for j in range(3):
+            others = np.average(np.delete(w, j, 0), axis=0, weights=np.delete(total, j))
+            losses = [loss(mine[j], a * w[j] + (1 - a) * others) for a in np.arange(11) / 10]
+            shares[j] = np.argmin(losses) / 10 if mixing == "search" else 1 / (1 + np.exp(losses[10] - losses[0]))
+            v[j] = shares[j] * w[j] + (1 - shares[j]) * others
+    assert ((shares > 0) & (shares < 1)).any()
+    np.testing.assert_allclose(kept(simulation, "model", 1), v, atol=1e-12)
+    np.testing.assert_allclose(simulation.model(), x, atol=1e-12)
+    np.testing.assert_allclose(kept(simulation, "share", 1)[:, 0], shares, atol=1e-12)
+    np.testing.assert_allclose(measure(simulation)[1]["own_share"]["TM"], shares, atol=1e-12)
+
+
+def test_a_team_whose_mixes_nobody_judged_keeps_its_share() -> None:
+    quiet = Link(absences=lambda round_, tier, exchange, children: exchange == 2)  # after two averages
+    simulation = simulate(algorithm("edge-mixing", team_steps=2, **FULL), regression("2x2"), 2, links={0: quiet})
+    assert kept(simulation, "share", 1).tolist() == [[1.0], [1.0]]
+    alone = simulate(algorithm("hierfavg", team_steps=2, global_every=0, **FULL), regression("2x2"), 2, held_out=0.2)
+    np.testing.assert_allclose(kept(simulation, "model", 1), kept(alone, "model", 1), atol=1e-12)
+
+
+def test_edge_mixing_sends_a_model_up_and_one_down_to_a_team_and_two_to_be_judged_to_a_device() -> None:
+    simulation = simulate(EdgeMixing(team_steps=3), regression("2x4"), 2, dtype=torch.float32)
+    size = 3 * 4
+    assert [bytes_of(simulation, t, 2) for t in range(2)] == [(2 * size, 2 * size)] * 2
+    assert bytes_of(simulation, 1, 1) == (8 * (3 + 2) * size, 8 * (3 * size + 11 * 4))
+
+
+def test_edge_mixing_refuses_a_tree_without_teams() -> None:
+    with pytest.raises(BadInput, match="edge-mixing is defined on trees of 3 tiers"):
+        simulate(EdgeMixing(), regression("4"), 1)

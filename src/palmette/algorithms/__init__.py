@@ -11,6 +11,7 @@ from palmette.algorithms.apfl import APFL as APFL
 from palmette.algorithms.cfl import CFL as CFL
 from palmette.algorithms.demlearn import DemLearn as DemLearn
 from palmette.algorithms.ditto import Ditto as Ditto
+from palmette.algorithms.edge_mixing import EdgeMixing as EdgeMixing
 from palmette.algorithms.fedala import FedALA as FedALA
 from palmette.algorithms.fedamp import FedAMP as FedAMP
 from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
@@ -53,6 +54,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
         *(PerMFL, PFedMT, SFedHP),
         *(GroupFL, GroupPerFL),
         *(L2GD, L2GDCoin, AL2SGD),
+        EdgeMixing,
     ),
     "One model, made by averaging": (
         *(FedAvg, FL),

@@ -55,6 +55,7 @@ class FedALA(Algorithm):
     )
     flat: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, str]] = {"higher": "last(1)"}
+    whole_part: ClassVar[bool] = True
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "weight_lr": Between(0.1, 10.0)}
 
     local_steps: Count = 20

@@ -75,7 +75,7 @@ class Simulation:
             if value is not None:
                 whole(name, value, 1)
         algorithm = check_method(algorithm)
-        task = task.with_parts(algorithm.parts)
+        task = task.with_parts(algorithm.parts, whole=algorithm.whole_part)
         self.population, self.task = population, task
         self.rounds, self.seed, self.round = rounds, seed, 0
         self.tree = population.tree.flat() if algorithm.flat else population.tree

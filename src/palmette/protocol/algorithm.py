@@ -44,6 +44,7 @@ class Algorithm(ABC):
         presets: Named sets of settings.
         parts: Parts of a model that it treats differently, each with the pattern that is taken where the user names none, as in
             ``{"head": "last(1)"}``.
+        whole_part: Whether one of these parts may be all there is, as in a model of one layer; else such a model is refused.
         search: Settings that tuning looks for (``palmette compare --tune``), each with the values it tries; where none are
             declared, every number above zero from a tenth to ten times its default.
         by_name: Settings that may be mappings of node names, and the tier the names are of.
@@ -58,6 +59,7 @@ class Algorithm(ABC):
     held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     parts: ClassVar[Mapping[str, str]] = {}
+    whole_part: ClassVar[bool] = False
     search: ClassVar[Mapping[str, Between]] = {}
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0}
     batch_size: int | Literal["full"]

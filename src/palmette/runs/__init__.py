@@ -402,7 +402,7 @@ def prepare(
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
-    task = task.with_parts(method.parts)
+    task = task.with_parts(method.parts, whole=method.whole_part)
     links = config.links(people.tree, flat=method.flat)
     make_measures(config.metrics, people.classes)  # refuses what does not fit before a folder is made
     refuse_absurd(config, method, people, task, links, path)

@@ -208,15 +208,19 @@ class Task:
             return self
         return replace(self, metrics=METRICS["cross-entropy"])
 
-    def with_parts(self, wanted: Mapping[str, Patterns]) -> Task:
+    def with_parts(self, wanted: Mapping[str, Patterns], *, whole: bool = False) -> Task:
         """Return the task with further parts; those it has already stay as they are.
 
         A part that nobody named and that would be all that is trained is refused: it would leave the others nothing.
+
+        Args:
+            wanted: The parts, each with the pattern to take where nobody named it.
+            whole: Whether a part may be all there is nevertheless.
         """
         missing = {part: patterns for part, patterns in wanted.items() if part not in self.parts}
         made = replace(self, parts={**self.parts, **missing}) if missing else self
         for part, patterns in missing.items():
-            if len(made.learned.parts[part]) == len(made.learned.names):
+            if not whole and len(made.learned.parts[part]) == len(made.learned.names):
                 raise BadInput(
                     f"the part {part!r} of a model is {shown(patterns)} of its layers where nothing else is said, and of the "
                     f"model {self.name!r} that is all there is to train: nothing is left for the other parts. Choose a model "

@@ -25,6 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from palmette.learner import Mix, Move, Routine
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Rate, settings
 
@@ -74,16 +75,23 @@ class APFL(Algorithm):
         began = state["mixing"] >= 0
         w, v = message, torch.where(began, state["own"], message)
         mixing = torch.where(began, state["mixing"], torch.full_like(state["mixing"], self.mixing))
-        rate, batches = node.own(self.alpha, message), node.stream()
-        again = batches.again()
-        for step in range(self.local_steps):
-            u = mixing * v + (1 - mixing) * w
+        rate, steps, forward = node.own(self.alpha, message), self.local_steps, node.stream()
+        again = forward.again()
+        if self.learned:
+            u = torch.lerp(w, v, mixing)
             moved = node.descend(u, steps=1, lr=rate, batch=again)
-            learned = mixing - ((v - w) * (u - moved)).sum(1, keepdim=True) if self.learned and step == 0 else mixing
-            v = mixing * moved + (v - mixing * u)
-            w = node.descend(w, steps=1, lr=rate, batch=batches)
-            mixing = learned.clamp(0, 1)
-        return w, {"own": v, "mixing": mixing}
+            after = (mixing - ((v - w) * (u - moved)).sum(1, keepdim=True)).clamp(0, 1)
+            v, w = v + mixing * (moved - u), node.descend(w, steps=1, lr=rate, batch=forward)
+            mixing, steps = after, steps - 1
+        # A weight that all devices share and that stays is a number, with which steps are exactly those of local training.
+        share: float | Tensor = mixing if self.learned else self.mixing
+        routine: Routine = [
+            Mix("mixed", "own", "global", share),
+            Move("own", share * rate, again, at="mixed"),
+            Move("global", rate, forward),
+        ]
+        rows = node.iterate({"global": w, "own": v, "mixed": w}, routine, steps)
+        return rows["global"], {"own": rows["own"], "mixing": mixing}
 
     def server(self, node: Node, state: State) -> Server:
         """Average what comes back, by samples."""

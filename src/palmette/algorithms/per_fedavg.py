@@ -28,6 +28,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
+from palmette.learner import Mix, Move, Routine
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
 
@@ -72,21 +73,24 @@ class PerFedAvg(Algorithm):
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Take steps on the loss after adaptation."""
-        theta, outer, inner = message, node.stream(), node.stream()
-        for _ in range(self.local_steps):
-            u = node.descend(theta, steps=1, lr=float(self.alpha), batch=inner)
-            if self.form == "first-order":
-                # The move from u, made from theta; in this order it is the move itself where alpha is 0.
-                theta = node.descend(u, steps=1, lr=self.beta, batch=outer) + (theta - u)
-            else:
-                theta = theta - self.beta * self._gradient(node, theta, node.oracle(outer)(u))
-        return theta, state
-
-    def _gradient(self, node: Device, theta: Tensor, q: Tensor) -> Tensor:
-        """Return ``(I - alpha H) q`` at theta, with the product estimated on a batch of its own."""
-        gradient = node.oracle("next")
-        h = (gradient(theta + self.delta * q) - gradient(theta - self.delta * q)) / (2 * self.delta)
-        return q - float(self.alpha) * h
+        outer, inner, third = node.stream(), node.stream(), node.stream()
+        adapt: Routine = [Mix("u", "theta"), Move("u", float(self.alpha), inner)]
+        if self.form == "first-order":
+            routine: Routine = [*adapt, Move("theta", self.beta, outer, at="u")]
+            return node.iterate({"theta": message, "u": message}, routine, self.local_steps)["theta"], state
+        product = self.beta * float(self.alpha) / (2 * self.delta)
+        routine = [
+            *adapt,
+            Mix("q", "theta"),
+            Move("q", 1.0, outer, at="u"),  # q is kept as theta - q
+            Mix("plus", "q", "theta", -self.delta),
+            Mix("minus", "q", "theta", self.delta),
+            Mix("theta", "q", "theta", self.beta),
+            Move("theta", -product, third, at="plus"),
+            Move("theta", product, third.again(), at="minus"),
+        ]
+        names = ("theta", "u", "q", "plus", "minus")
+        return node.iterate(dict.fromkeys(names, message), routine, self.local_steps)["theta"], state
 
     def server(self, node: Node, state: State) -> Server:
         """Average what comes back, by samples."""

@@ -5,6 +5,9 @@ from palmette.learner.learner import Halted as Halted
 from palmette.learner.learner import Learner as Learner
 from palmette.learner.optimisers import Optimiser as Optimiser
 from palmette.learner.outputs import Outputs as Outputs
+from palmette.learner.routine import Mix as Mix
+from palmette.learner.routine import Move as Move
+from palmette.learner.routine import Routine as Routine
 from palmette.learner.scores import Scorer as Scorer
 from palmette.learner.smoothness import Curvature as Curvature
 from palmette.learner.smoothness import curvature as curvature

@@ -10,6 +10,7 @@ Activations are ``(n, batch, features)``; where that makes a product faster they
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -213,8 +214,8 @@ def descend(
 
 
 @cache
-def compiled() -> Any:
-    """Return `descend` as one program, or as it is where torch cannot compile it."""
+def compiled(program: Callable[..., Any] = descend) -> Any:
+    """Return `descend`, or another function made of this file's, as one program; as it is where torch cannot compile it."""
     parts = (
         positions,
         gather,
@@ -227,9 +228,10 @@ def compiled() -> Any:
         step,
         copy_in,
         copy_out,
-        descend,
+        program,
     )
     try:
-        return torch.jit.CompilationUnit("\n\n".join(inspect.getsource(part) for part in parts)).descend
+        unit = torch.jit.CompilationUnit("\n\n".join(inspect.getsource(part) for part in parts))
+        return getattr(unit, program.__name__)
     except (RuntimeError, OSError, AttributeError):
-        return descend
+        return program

@@ -24,7 +24,7 @@ from palmette.learner.stages import Dropout, Place, Stage
 from palmette.task import Task
 from palmette.task.layout import Layout
 
-_KEPT = 4  # spaces a thread keeps for its next descents
+_KEPT = 6  # spaces a thread keeps for its next descents
 
 
 class Head:
@@ -81,7 +81,7 @@ class Space:
         self._n, self._batch, self._sizes = n, batch, list(layout.sizes)
         self._flat = like.new_empty(n * layout.width)
         self._sink = self._flat if fold else torch.empty_like(self._flat)
-        self._parts, self._sink_parts = self._pieces(self._flat), self._pieces(self._sink)
+        self.parts, self._sink_parts = self._pieces(self._flat), self._pieces(self._sink)
         own, sinks = self._named(self._flat, layout), self._named(self._sink, layout)
         own |= {name: value.to(like).expand(n, *value.shape) for name, value in task.frozen.items()}
         learned = frozenset(layout.names) if only is None else layout.members(only)
@@ -117,7 +117,7 @@ class Space:
 
     def load(self, rows: Tensor, centre: Tensor | None = None) -> None:
         """Copy rows in, and the rows they will be pulled to."""
-        dense.copy_in(self._parts, rows, self._sizes)
+        dense.copy_in(self.parts, rows, self._sizes)
         if centre is not None:
             dense.copy_in(self._pieces(self._pulled), centre, self._sizes)
 
@@ -172,8 +172,8 @@ class Space:
         source, affine = samples.source
         result: Tensor = dense.compiled()(
             *(start, centre, self._sizes, self._flat, self._flat if centre is None else self._pulled),
-            *self._chain,
-            *(source.view(len(source), -1), affine, samples.y, self._memory(samples)),
+            *self.chain,
+            *(source.view(len(source), -1), affine, samples.y, self.memory(samples)),
             *(
                 [list(told) for told in lines],
                 steps,
@@ -187,7 +187,7 @@ class Space:
         return result
 
     @cached_property
-    def _chain(self) -> tuple[Any, ...]:
+    def chain(self) -> tuple[Any, ...]:
         """The weights, biases and activations of a dense chain, what of them is learned, and the first layer that is."""
         layers = self._layers or []
         weights = [self._own[layer.weight] for layer in layers]
@@ -198,7 +198,8 @@ class Space:
         first = next(at_work, len(layers))
         return weights, biases, [layer.activation for layer in layers], sinks, bias_sinks, first
 
-    def _memory(self, samples: Samples) -> Tensor:
+    def memory(self, samples: Samples) -> Tensor:
+        """Return memory for the samples of one step."""
         if self._x is None:
             self._x = self._flat.new_empty((self._n, self._batch, samples.width))
         return self._x
@@ -258,7 +259,7 @@ class FusedBackend:
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
         if task.running is not None:
             raise NotFused("it has running statistics (BatchNorm)")
-        self._task = task
+        self._task, self.loss = task, task.loss
         self.links = lower(task.replica(training=True, dtype=dtype, device=device))
         if unknown := {name for link in self.links for name in link.names} - {*task.learned.names, *task.frozen}:
             raise NotFused(f"parameter {min(unknown)} is shared between layers")
@@ -272,11 +273,21 @@ class FusedBackend:
         }
 
     def space(
-        self, n: int, batch: int, *, fold: bool, training: bool = True, only: tuple[str, ...] | None = None
+        self,
+        n: int,
+        batch: int,
+        *,
+        fold: bool,
+        training: bool = True,
+        only: tuple[str, ...] | None = None,
+        name: str = "",
     ) -> Space:
-        """Return this thread's memory for n devices and a batch size, in which some parts of the model are learned."""
+        """Return this thread's memory for n devices and a batch size, in which some parts of the model are learned.
+
+        There is one for each ``name``, for work on several models at once.
+        """
         kept: dict[Any, Space] = self._local.__dict__.setdefault("spaces", {})
-        key = (n, batch, fold, training, only)
+        key = (n, batch, fold, training, only, name)
         space = kept.pop(key, None) or Space(
             *(self._task, self.links, n, batch, self._like), fold=fold, training=training, only=only
         )

@@ -16,6 +16,7 @@ from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
 from palmette.learner.outputs import Outputs, features_of, outputs_of
+from palmette.learner.routine import Move, Routine, fused, stepwise
 from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
 from palmette.learner.steps import BatchKind, Epochs, Parts, Steps
@@ -144,6 +145,36 @@ class LocalWork(Steps):
 
         stack, running = self._walk(task_loss, {"model": rows}, running, wanted, plan, taken, change, parts)
         return self._close(stack["model"], running), remembered
+
+    def iterate(self, rows: Stack, routine: Routine, steps: int) -> Stack:
+        """Go through a routine of mixtures (`Mix`) and gradient steps (`Move`) of several named rows some times.
+
+        It is what calls of `descend` with one step each would do, but without copying rows at every step.
+
+        Args:
+            rows: Named rows to start from; they are not changed.
+            routine: What happens in a step, in turn.
+            steps: How many times.
+        """
+        moves = [one for one in routine if isinstance(one, Move)]
+        if len({id(one.batch) for one in moves}) < len(moves):
+            raise PalmetteError(
+                "every Move of a routine takes a stream of batches of its own: write node.stream() for each"
+            )
+        learner, rule = self._learner, self._learner.optimiser
+        plain = rule.plain and not rule.weight_decay and not learner.task.l2
+        if isinstance(learner.backend, FusedBackend) and not learner.backend.has_dropout and plain and steps:
+            factor = rule.factor(self.round, self._all_rounds)
+            plans = {one: self._plan(one.batch, one.batch) for one in moves}
+            with self._blame(self.ids):
+                after = fused(learner.backend, learner.data, rows, routine, steps, plans, factor, learner.go_on)
+            if after is not None:
+                learner.used.update(("descend", "steps"))
+                for one in moves:
+                    self._wanted(steps, one.batch)
+                    self._taken(one.batch, steps)
+                return after
+        return stepwise(rows, routine, steps, self.descend)
 
     def minimise(
         self,

@@ -57,7 +57,8 @@ def _algorithm(name: str) -> dict[str, Any]:
         "tiers": kind.tiers,
         "settings": [key.as_dict() for key in settings_of(name)],
         "presets": {preset: dict(values) for preset, values in kind.presets.items()},
-        "example": f"palmette run {name}" + (" --model dnn" if kind.parts else ""),  # a model of one layer has no parts
+        "example": f"palmette run {name}"
+        + (" --model dnn" if kind.parts and not kind.whole_part else ""),  # a model of one layer has no parts
     }
 
 

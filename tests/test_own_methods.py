@@ -302,6 +302,8 @@ def test_a_study_goes_on_elsewhere_and_refuses_other_code(here: Path, monkeypatc
     assert f"Mine has other code of {here}/mine.py:Mine than it has now" in line
     (here / "mine.py").unlink()
     assert "Mine" in done("show", "study")
+    line = refused("resume", "study", "--quiet")
+    assert f"Mine of the study in study is {here}/mine.py:Mine, and there is no file mine.py; put it back" in line
 
 
 def test_two_files_with_the_same_class_get_names(here: Path) -> None:

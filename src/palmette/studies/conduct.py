@@ -12,6 +12,7 @@ from pathlib import Path
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput
+from palmette.files import MissingFile
 from palmette.population.validation import for_choosing
 from palmette.runs import Interrupted, Result, RunConfig
 from palmette.runs.files import Files
@@ -74,7 +75,13 @@ def go_on(folder: Path, *, jobs: int | None = None, shown: bool | None = True) -
     """Go on with the study in a folder."""
     plan = read_plan(folder)
     for arm in plan.arms:
-        if changed := arm.config.changed_code():
+        try:
+            changed = arm.config.changed_code()
+        except MissingFile as error:
+            raise BadInput(
+                f"{arm.name} of the study in {folder} is {arm.config.source}, and {error}; put it back"
+            ) from None
+        if changed:
             raise BadInput(
                 f"{changed} when the study in {folder} began, and its runs would not be comparable: put the old code back, or "
                 "start a new study"

@@ -443,7 +443,7 @@ def test_a_new_package_runs_keeps_the_contract_and_is_clean(here: Path, monkeypa
     install(here, "my_prox_installed", points, None)
     done("run", "my-prox", *SMALL, "--rounds", "1", "--out", "two")
     assert Path("one/global.safetensors").read_bytes() == Path("two/global.safetensors").read_bytes()
-    assert "my-prox    PM TM GM   Personal models" in done("list", "algorithms")
+    assert "my-prox PM TM GM Personal models" in " ".join(done("list", "algorithms").split())
     assert "an installed package named 'my-prox' already" in refused("new", "my-prox")
 
 

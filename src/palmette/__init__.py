@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.errors import ProtocolError as ProtocolError
     from palmette.learner import Batch as Batch
     from palmette.learner import Epochs as Epochs
+    from palmette.learner import Mix as Mix
+    from palmette.learner import Move as Move
     from palmette.learner import Optimiser as Optimiser
     from palmette.learner import Outputs as Outputs
     from palmette.links import Link as Link
@@ -69,7 +71,7 @@ _HOMES = {
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
     "errors": "BadInput Diverged PalmetteError ProtocolError",
-    "learner": "Batch Epochs Optimiser Outputs",
+    "learner": "Batch Epochs Mix Move Optimiser Outputs",
     "links": "Link Participation",
     "population": "Encoding Population load_population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",

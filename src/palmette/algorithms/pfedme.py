@@ -40,7 +40,7 @@ class PFedMe(Algorithm):
         local_steps: Steps of a device's copy of the global model in every round (R in the paper).
         prox_steps: Gradient steps of a device's own model before each of these, all on one mini-batch (K in the paper).
         alpha: Learning rate of a device's own model; also one number per device name, or ``"auto"`` for the largest that is
-            stable (the personal learning rate in the paper).
+            stable.
         lam: Pull (proximal strength) of a device's own model to its copy of the global model (lambda in the paper).
         eta: Learning rate of a device's copy of the global model, which moves by eta * lam to its own (eta in the paper).
         beta: How far the server moves to the mean of the devices; 1 takes the mean (beta in the paper).

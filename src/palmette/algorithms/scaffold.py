@@ -41,7 +41,7 @@ class Scaffold(FedAvg):
             (eta_l in the paper).
         server_lr: Learning rate of the server; 1 takes the devices' mean (eta_g in the paper).
         option: How a device renews its control variate: ``"I"`` by its gradient at the global model, ``"II"`` by the steps
-            it took (the two options in the paper).
+            it took.
     """
 
     name: ClassVar[str] = "scaffold"

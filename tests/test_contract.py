@@ -51,6 +51,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "pfedme": {"local_steps": 2, "prox_steps": 3, "batch_size": 5},
     "apfl": {"local_steps": 4, "batch_size": 5},
     "per-fedavg": {"local_steps": 4, "batch_size": 5},
+    "pfedgp": {"local_steps": 4, "batch_size": 6, "context": 12},
+    "pfedbayes": {"local_steps": 4, "batch_size": 5, "alpha": 0.01, "eta": 0.01},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
 # Programs of other shapes keep the same contract: coins and masks, stages.

@@ -10,6 +10,7 @@ whole tensors at once.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -75,6 +76,14 @@ def below(bits: Tensor, limit: int | Tensor) -> Tensor:
 def uniform(bits: Tensor) -> Tensor:
     """Turn hash bits into float64 numbers in [0, 1)."""
     return _shift(bits, 11).to(torch.float64) * 2.0**-53
+
+
+def normal(base: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Return standard normal numbers under an address: two from each hash, by Box and Muller's formula."""
+    bits = mix(base, torch.arange((count + 1) // 2, device=base.device))
+    radius = (-2 * ((_shift(bits, 32).to(dtype) + 0.5) * 2.0**-32).log()).sqrt()
+    angle = (bits & 0xFFFFFFFF).to(dtype) * (2.0**-31 * math.pi)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
 
 
 def numpy_generator(seed: int, purpose: str, *parts: int) -> np.random.Generator:

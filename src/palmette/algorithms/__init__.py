@@ -39,6 +39,8 @@ from palmette.algorithms.own_parts import FedRep as FedRep
 from palmette.algorithms.own_parts import LGFedAvg as LGFedAvg
 from palmette.algorithms.per_fedavg import PerFedAvg as PerFedAvg
 from palmette.algorithms.permfl import PerMFL as PerMFL
+from palmette.algorithms.pfedbayes import PFedBayes as PFedBayes
+from palmette.algorithms.pfedgp import PFedGP as PFedGP
 from palmette.algorithms.pfedme import PFedMe as PFedMe
 from palmette.algorithms.pfedmt import PFedMT as PFedMT
 from palmette.algorithms.scaffold import Scaffold as Scaffold
@@ -67,7 +69,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
         Local,
         PerFL,
         *(FedAMP, HeurFedAMP),
-        *(Ditto, PFedMe, APFL, PerFedAvg),
+        *(Ditto, PFedMe, PFedBayes, APFL, PerFedAvg),
         *(FedFomo, FedALA),
     ),
     "Teams that are found": (
@@ -75,7 +77,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
         CFL,
         DemLearn,
     ),
-    "Own parts of the model": (FedPer, FedRep, FedBABU, LGFedAvg),
+    "Own parts of the model": (FedPer, FedRep, FedBABU, LGFedAvg, PFedGP),
 }
 """What there is, family by family, in the order in which users see it."""
 

@@ -16,9 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from palmette import address
+from palmette.errors import PalmetteError
 from palmette.task import AddressedDropout, Task
+from palmette.task.layout import Which
+from palmette.task.parts import layer_of
 
 Stack = dict[str, Tensor]
+
+_NOISE = 1 << 40  # where the addresses of noise begin, beyond those of dropout
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +36,7 @@ class Feed:
         y: Their targets.
         weight: Weight ``(n, batch)`` of each sample in its batch's mean, zero for samples that only fill up; ``None`` where all
             batches are full.
-        address: One dropout address per device.
+        address: One address per device, for dropout and noise.
         running: Running statistics ``(n, s)``, for models that have some.
         only: The parts of the row ``model`` to differentiate; all by default.
     """
@@ -76,9 +82,11 @@ class Batch:
         module: nn.Module,
         dropout: Mapping[str, Tensor],
         running: Tensor | None = None,
+        place: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.running = x, y, running
         self._weight, self._task, self._module, self._dropout = weight, task, module, dropout
+        self._place, self._draws = place, 0
 
     def predict(self, row: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return the module's output on this batch with the parameters in ``row``: a flat row, or tensors by name."""
@@ -98,13 +106,56 @@ class Batch:
             self.running = moving.flatten(tensors)
         return output
 
+    def features(self, row: Tensor | Mapping[str, Tensor], of: Which = "head") -> Tensor:
+        """Return what enters a part of the module: the input of the first of its layers that is called.
+
+        Args:
+            row: The parameters, as in `predict`.
+            of: The part.
+        """
+        seen: list[Any] = []
+        hooks = [
+            self._module.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+            for layer in {layer_of(name) for name in self._task.layout.members(of)}
+        ]
+        try:
+            self.predict(row)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not seen or not isinstance(seen[0], Tensor):
+            raise PalmetteError(f"no layer of the part {of!r} is called with a tensor, so it has no features before it")
+        return seen[0]
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Return standard normal numbers like ``like``: new ones at every call and every step, the same on every machine."""
+        if self._place is None:
+            raise PalmetteError("there is noise in an objective of node.minimise alone")
+        self._draws += 1
+        base = address.mix(self._place, torch.full((), _NOISE + self._draws, device=like.device))
+        return address.normal(base, like.numel(), like.dtype).reshape(like.shape)
+
+    @property
+    def real(self) -> Tensor:
+        """Which samples are real (bool); the others only fill up. Real ones come first."""
+        return self.y.new_ones(len(self.y), dtype=torch.bool) if self._weight is None else self._weight > 0
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the task's loss of outputs, one value per sample."""
+        return self._task.per_sample_loss(outputs, targets)
+
+    @property
+    def share(self) -> float | Tensor:
+        """How much of the device's batch this is: 1, or less where a large one comes in blocks whose values are added up."""
+        return 1.0 if self._weight is None else self._weight.sum()
+
     def mean(self, per_sample: Tensor) -> Tensor:
         """Average a value per sample over the real samples of the batch."""
         return per_sample.mean() if self._weight is None else (per_sample * self._weight).sum()
 
     def loss(self, row: Tensor | Mapping[str, Tensor]) -> Tensor:
         """Return the task's mean loss of ``row`` on this batch."""
-        return self.mean(self._task.per_sample_loss(self.predict(row), self.y))
+        return self.mean(self.losses(self.predict(row), self.y))
 
 
 Objective = Callable[[Any, Batch], Tensor]
@@ -216,12 +267,12 @@ class VmapBackend:
             x: Tensor,
             y: Tensor,
             weight: Tensor | None,
-            address: Tensor,
+            place: Tensor,
             running: Tensor | None,
         ) -> tuple[Tensor, Tensor]:
-            batch = Batch(x, y, weight, task, module, dict.fromkeys(dropout, address), running)
+            batch = Batch(x, y, weight, task, module, dict.fromkeys(dropout, place), running, place)
             value = objective(_whole(task, rows, rest, only), batch)
-            return value, address if batch.running is None else batch.running
+            return value, place if batch.running is None else batch.running
 
         dims = (0, 0, 0, 0, 0 if masked else None, 0, 0 if moving else None)
         function: Callable[..., tuple[Stack, Tensor]] = vmap(grad(one, has_aux=True), in_dims=dims)
@@ -277,7 +328,7 @@ class LoopBackend:
             others = {name: value[i] for name, value in rest.items()}
             moving = None if feed.running is None else feed.running[i]
             addresses = dict.fromkeys(dropout, feed.address[i])
-            batch = Batch(feed.x[i][real], feed.y[i][real], weight, task, module, addresses, moving)
+            batch = Batch(feed.x[i][real], feed.y[i][real], weight, task, module, addresses, moving, feed.address[i])
             with torch.enable_grad():
                 value = objective(_whole(task, leaves, others, feed.only), batch)
             # A value that no leaf enters, such as one behind a dropout of everything, has no graph.

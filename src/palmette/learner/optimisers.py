@@ -138,7 +138,8 @@ class Stepping:
         square = rule.beta2 * self._read("second", which) + (1 - rule.beta2) * gradient.square()
         self._write("first", which, mean)
         self._write("second", which, square)
-        part = self._part_of.to(count.device)
+        # Of one part all columns have taken as many steps, and a number for each of them need not be written out.
+        part = self._parts if len(self._parts) == 1 else self._part_of.to(count.device)
         mean = mean / (1 - rule.beta1**count)[:, part]
         square = square / (1 - rule.beta2**count)[:, part]
         return mean / (square.sqrt() + rule.epsilon)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from palmette.errors import PalmetteError
@@ -15,7 +14,6 @@ from palmette.learner.backends import Batch
 from palmette.learner.learner import Learner
 from palmette.learner.scores import Split
 from palmette.task.layout import Which
-from palmette.task.parts import layer_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,31 +33,14 @@ class Outputs:
 
 def outputs_of(learner: Learner, rows: Tensor, ids: Tensor, split: Split, running: Tensor | None) -> Outputs:
     """Return each row's outputs, without dropout, on a part of its device's samples."""
-    return _run(learner, rows, ids, split, running, lambda row, batch, module: batch.predict(row))
+    return _run(learner, rows, ids, split, running, lambda row, batch: batch.predict(row))
 
 
 def features_of(
     learner: Learner, rows: Tensor, ids: Tensor, split: Split, running: Tensor | None, of: Which
 ) -> Outputs:
     """Return what enters a part of each row's model: the input of the first of its layers that is called."""
-    layers = {layer_of(name) for name in learner.task.layout.members(of)}
-
-    def entering(row: Tensor, batch: Batch, module: nn.Module) -> Tensor:
-        seen: list[Any] = []
-        hooks = [
-            module.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-            for layer in layers
-        ]
-        try:
-            batch.predict(row)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if not seen or not isinstance(seen[0], Tensor):
-            raise PalmetteError(f"no layer of the part {of!r} is called with a tensor, so it has no features before it")
-        return seen[0]
-
-    return _run(learner, rows, ids, split, running, entering)
+    return _run(learner, rows, ids, split, running, lambda row, batch: batch.features(row, of))
 
 
 def _run(
@@ -68,7 +49,7 @@ def _run(
     ids: Tensor,
     split: Split,
     running: Tensor | None,
-    function: Callable[[Tensor, Batch, nn.Module], Tensor],
+    function: Callable[[Tensor, Batch], Tensor],
 ) -> Outputs:
     """Run a function of one device's model and samples for all devices."""
     scorer, task = learner.scorer, learner.task
@@ -84,7 +65,7 @@ def _run(
     module, _ = scorer.replicas.get()
 
     def one(row: Tensor, x: Tensor, y: Tensor, running: Tensor | None) -> Tensor:
-        return function(row, Batch(x, y, None, task, module, {}, running), module)
+        return function(row, Batch(x, y, None, task, module, {}, running))
 
     with torch.no_grad():
         if learner.backend.name == "loop":

@@ -15,7 +15,7 @@ from torch import Tensor
 from palmette import address
 from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.learner import batches
-from palmette.learner.backends import Feed, Gradients, Objective, Stack
+from palmette.learner.backends import Feed, Gradients, Objective, Stack, task_loss
 from palmette.learner.descent import take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.learner import Learner
@@ -131,10 +131,10 @@ class Steps:
     def _dropout(self, call: int) -> Tensor:
         return self._on_device(torch.from_numpy(self._address("dropout", call).view(np.int64)))
 
-    def _masks(self, taken: Stream, step: int) -> Tensor:
-        """Return each device's dropout address at a step; any number where the model is known to drop nothing."""
+    def _masks(self, taken: Stream, step: int, *, noisy: bool = False) -> Tensor:
+        """Return each device's address of dropout and noise at a step; any number where there is known to be neither."""
         backend = self._learner.backend
-        if isinstance(backend, FusedBackend) and not backend.has_dropout:
+        if isinstance(backend, FusedBackend) and not backend.has_dropout and not noisy:
             return self._on_device(self.ids)
         masks = batches.mix(self._address("dropout", taken.call), np.full(1, taken.step + step))
         return self._on_device(torch.from_numpy(masks.view(np.int64)))
@@ -181,7 +181,8 @@ class Steps:
             samples = None
             if plan is not None and index is not None:
                 samples = self._gather(plan, step, index[0 if plan.same else step % _STEPS], which)
-            masks, moving = take(self._masks(taken, step), which), take(running, which)
+            masks = take(self._masks(taken, step, noisy=objective is not task_loss), which)
+            moving = take(running, which)
             part = rows if which is None else {name: value[which] for name, value in rows.items()}
             gradients, moved = self._gradients(objective, part, self._ids_of(which), samples, masks, moving, only)
             change(part, gradients, which)

@@ -20,7 +20,7 @@ from palmette.learner.routine import Move, Routine, fused, stepwise
 from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
 from palmette.learner.steps import BatchKind, Epochs, Parts, Steps
-from palmette.task.layout import Which
+from palmette.task.layout import Layout, Which
 
 
 class LocalWork(Steps):
@@ -30,6 +30,11 @@ class LocalWork(Steps):
     def held_out(self) -> Tensor:
         """For each device, how many samples `loss` can look at with ``split="held-out"``."""
         return self._learner.held_out[self.ids]
+
+    @property
+    def l2(self) -> float:
+        """Weight of the squared norm in every device's loss, which an objective of `minimise` has to add by itself."""
+        return self._learner.task.l2
 
     @property
     def spectrum(self) -> Spectrum | None:
@@ -117,7 +122,8 @@ class LocalWork(Steps):
         learner, task, parts = self._learner, self._learner.task, self._chosen(only)
         learner.used.add("steps")
         rows, running = self._open(start)
-        remembered = {name: value.clone() for name, value in (memory or self._begin(optimiser)).items()}
+        begun = memory or self._begin(optimiser, task.layout)
+        remembered = {name: value.clone() for name, value in begun.items()}
         stepping = None if optimiser.plain else Stepping(optimiser, task.learned, parts, remembered)
         width = task.learned.width
         update = Update(
@@ -184,10 +190,12 @@ class LocalWork(Steps):
         steps: int | Tensor | Epochs,
         lr: PerRow | Mapping[str, PerRow],
         batch: BatchKind = "next",
+        optimiser: Optimiser | None = None,
     ) -> Stack:
-        """Take plain gradient steps on several named rows for an objective of one's own.
+        """Take gradient steps on several named rows for an objective of one's own.
 
-        Running statistics become those of the objective's last prediction; averaged ones are columns of the row ``model``.
+        The run's optimiser is for the devices' usual steps and does not apply. Running statistics become those of the
+        objective's last prediction; averaged ones are columns of the row ``model``.
 
         Args:
             objective: ``(rows, batch) -> scalar`` for one device: named rows of one device and its `Batch`.
@@ -195,8 +203,10 @@ class LocalWork(Steps):
             steps: One number, one per row, or `Epochs`.
             lr: One step size, or one per name.
             batch: As in `descend`.
+            optimiser: How gradients become steps, plain by default; what it remembers begins anew at every call.
         """
         task, start, running = self._learner.task, dict(rows), None
+        rule = optimiser or Optimiser()
         self._learner.used.add("steps")
         if task.running is not None:
             if not task.own_running and "model" not in rows:
@@ -208,11 +218,17 @@ class LocalWork(Steps):
                 start["model"], running = self._open(rows["model"])
             else:
                 running = self.kept["running"]
-        rates = {name: column(lr[name] if isinstance(lr, Mapping) else lr, value) for name, value in start.items()}
+        factor = rule.factor(self.round, self._all_rounds)
+        rates = {
+            name: factor * column(lr[name] if isinstance(lr, Mapping) else lr, value) for name, value in start.items()
+        }
+        stepping = {} if rule == Optimiser() else {name: self._stepping(rule, row) for name, row in start.items()}
 
         def change(rows: Stack, gradients: Stack, which: Tensor | None) -> None:
             for name, value in rows.items():
-                value -= take(rates[name], which) * gradients[name]
+                gradient = gradients[name]
+                step = stepping[name].step(value, gradient, which) if stepping else gradient
+                value -= take(rates[name], which) * step
 
         wanted, taken = self._wanted(steps, batch), self._taken(batch, steps)
         plan = self._plan(batch, taken, epochs=isinstance(steps, Epochs))
@@ -309,12 +325,18 @@ class LocalWork(Steps):
             return rows
         return torch.cat([rows, running], 1)
 
-    def _begin(self, optimiser: Optimiser) -> Stack:
+    def _begin(self, optimiser: Optimiser, layout: Layout) -> Stack:
+        """Return what an optimiser remembers of every device's rows before the first step."""
         learner = self._learner
         return {
             name: row.to(learner.device, learner.dtype).repeat(len(self.ids), 1)
-            for name, row in optimiser.memory(learner.task.layout).items()
+            for name, row in optimiser.memory(layout).items()
         }
+
+    def _stepping(self, optimiser: Optimiser, rows: Tensor) -> Stepping:
+        """Return an optimiser at work on rows that need not be models."""
+        layout = Layout(("rows",), (rows.shape[1:],))
+        return Stepping(optimiser, layout, None, self._begin(optimiser, layout))
 
     def _chosen(self, only: Which | None) -> Parts:
         """Return the parts that ``only`` names; ``None`` for all."""

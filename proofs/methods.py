@@ -35,6 +35,7 @@ TRIES, SEEDS, SHARE = 4, 3, 0.6
 PARTS = ("fedper", "fedrep", "fedbabu", "lg-fedavg", "pfedgp")  # what needs a model of several layers
 BESIDE = ("local", "fedavg", "permfl")  # what stands beside them
 SLOW = ("pfedbayes", "pfedgp", "demlearn")
+OTHERWISE = {"pfedbayes": (0.0005, 0.05), "sfedhp": (0.003, 0.05)}  # Adam's steps, and steps against strong pulls
 # One method of every kind, for the picture.
 DRAWN = ("fedavg", "hierfavg", "permfl", "ditto", "pfedme", "apfl", "fedamp", "ifca", "fedala", "edge-mixing")
 FEW = (4, 10, 30, 100, 300)
@@ -82,6 +83,8 @@ def compared(folder: Path, case: Case, model: str, names: Sequence[str]) -> pm.S
     given: dict[str, Any] = {"alpha": case.alpha, "batch_size": 20}
     if "sfedhp" in names:
         given["sfedhp"] = {"alpha": min(case.alpha, 0.02)}  # its strong pulls allow no larger step to begin with
+    if "pfedbayes" in names:
+        given["pfedbayes"] = {"alpha": 0.01}
     return pm.compare(
         list(names),
         dict(case.data),
@@ -92,7 +95,10 @@ def compared(folder: Path, case: Case, model: str, names: Sequence[str]) -> pm.S
         tune=TRIES,
         tune_on="first",
         tuned_only=True,
-        search={"alpha": case.around},
+        search={
+            "alpha": case.around,
+            **{f"{name}.alpha": around for name, around in OTHERWISE.items() if name in names},
+        },
         against="local",
         evaluate_every=1_000_000,
         out=folder,

@@ -185,7 +185,7 @@ def test_the_first_seed_can_choose_settings_for_all(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     words = ["compare", "local", *OPTIONS, "--set", "local_steps=2", "--rounds", "2", "--tune", "3", "--seeds", "2"]
     words += ["--tune-on", "first", "--tuned-only", "--json", "--out", str(tmp_path / "a")]
-    words += ["--search", "alpha=0.02..0.03"]
+    words += ["--search", "alpha=0.5..0.9", "--search", "local.alpha=0.02..0.03"]  # a method's own range counts
     first = command(*words)
     assert first.exit_code == 0, first.output
     told = json.loads(first.stdout.splitlines()[-1])
@@ -209,6 +209,7 @@ def test_the_first_seed_can_choose_settings_for_all(tmp_path: Path) -> None:
         (["--tuned-only"], "say how many, as in --tune 4"),
         (["--search", "alpha=0.01..0.1"], "say how many, as in --tune 4"),
         (["--tune", "2", "--search", "beta=0.01..0.1"], "--search beta: no method searches it; there is alpha"),
+        (["--tune", "2", "--search", "fedavg.alpha=0.01..0.1"], "--search fedavg.alpha: no method searches it"),
         (["--tune", "2", "--search", "alpha=1..0.1"], "--search alpha=1..0.1: a range goes from"),
         (["--tune", "2", "--tune-on", "last"], "--tune-on last: it is each, or first"),
     ],

@@ -85,7 +85,7 @@ def compare(
         tune_on: ``"each"`` for every seed to choose settings by itself, ``"first"`` for the first seed to choose for all.
         tuned_only: Whether to leave out the runs with the given settings; those are then one of the tries only.
         search: Where settings are looked for, in place of what the methods declare: ``{"alpha": (0.01, 0.1)}`` is a range,
-            a list is values.
+            a list is values; ``"permfl.alpha"`` is one method's.
         by: Which models settings are chosen by.
         against: The method that the others are compared with device by device; the first by default.
         local: Whether to add local training where it is not among the methods, to see whom a method hurts.
@@ -144,7 +144,8 @@ class Choice:
         command: What it was started with.
         notes: Sentences about how it was set up.
         space: What is searched, in place of what the methods declare.
-        search: Ranges or values of single settings, in place of those that the methods declare for them.
+        search: Ranges or values of single settings, in place of those that the methods declare for them; by
+            ``METHOD.SETTING`` for one method alone.
     """
 
     seeds: tuple[int, ...] | None = None
@@ -204,8 +205,10 @@ def plan_comparison(
             if not arm.runs:
                 given = objects.get(arm.name, NOTHING)
                 space = tuning.space_of(arm.config, given.method, choice.space)
-                space |= {key: one for key, one in choice.search.items() if key in space}
-                searched |= set(space)
+                searched |= {*space, *(f"{arm.name}.{key}" for key in space)}
+                wide = {key: one for key, one in choice.search.items() if key in space}
+                own = {key: choice.search[f"{arm.name}.{key}"] for key in space if f"{arm.name}.{key}" in choice.search}
+                space |= wide | own
                 name, place = arm.name + TUNED, fitted.index(arm)
                 fitted[place + 1 - choice.tuned_only : place + 1] = [replace(arm, name=name, space=space)]
                 made[name] = given

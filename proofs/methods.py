@@ -34,6 +34,7 @@ PICTURE = PAGE.parent / "images" / "methods.png"
 TRIES, SEEDS, SHARE = 4, 3, 0.6
 PARTS = ("fedper", "fedrep", "fedbabu", "lg-fedavg", "pfedgp")  # what needs a model of several layers
 BESIDE = ("local", "fedavg", "permfl")  # what stands beside them
+EPOCHS = ("fl", "perfl", "groupfl", "groupperfl")
 SLOW = ("pfedbayes", "pfedgp", "demlearn")
 OTHERWISE = {"pfedbayes": (0.0005, 0.05), "sfedhp": (0.003, 0.05)}  # Adam's steps, and steps against strong pulls
 # One method of every kind, for the picture.
@@ -51,6 +52,7 @@ class Case:
         steps: Gradient steps on each of the 40 devices.
         alpha: Learning rate of the first try.
         around: Where others are looked for.
+        epochs: Local epochs that come to about 20 steps, for methods that count epochs.
     """
 
     title: str
@@ -58,21 +60,22 @@ class Case:
     steps: int
     alpha: float
     around: tuple[float, float]
+    epochs: float
 
 
 CASES = {
-    "mnist": Case("MNIST, 2 classes on each device", {"name": "mnist"}, 2000, 0.02, (0.003, 0.1)),
+    "mnist": Case("MNIST, 2 classes on each device", {"name": "mnist"}, 2000, 0.02, (0.003, 0.1), 0.5),
     "few": Case(
         "MNIST, 10 training samples on each device",
         {"name": "mnist", "partition": "few", "samples": 10},
-        *(1000, 0.02, (0.003, 0.1)),
+        *(1000, 0.02, (0.003, 0.1), 20),
     ),
     "rotated": Case(
         "Rotated digits, 34 training samples on each device",
         {"name": "digits", "shift": "rotate"},
-        *(1000, 0.2, (0.03, 1.0)),
+        *(1000, 0.2, (0.03, 1.0), 10),
     ),
-    "synthetic": Case("Synthetic(0.5, 0.5)", {"name": "synthetic"}, 1000, 0.05, (0.01, 0.5)),
+    "synthetic": Case("Synthetic(0.5, 0.5)", {"name": "synthetic"}, 1000, 0.05, (0.01, 0.5), 0.2),
 }
 EVERY = tuple(kind.name for kinds in FAMILIES.values() for kind in kinds)
 WHOLE = tuple(name for name in EVERY if name not in PARTS)
@@ -83,6 +86,7 @@ def compared(folder: Path, case: Case, model: str, names: Sequence[str]) -> pm.S
     given: dict[str, Any] = {"alpha": case.alpha, "batch_size": 20}
     if "sfedhp" in names:
         given["sfedhp"] = {"alpha": min(case.alpha, 0.02)}  # its strong pulls allow no larger step to begin with
+    given |= {name: {"local_epochs": case.epochs} for name in EPOCHS if name in names}
     if "pfedbayes" in names:
         given["pfedbayes"] = {"alpha": 0.01}
     return pm.compare(
@@ -197,7 +201,7 @@ def samples(folder: Path) -> None:
     local = []
     for count in FEW:
         data = {"name": "mnist", "partition": "few", "samples": count}
-        case = Case("", data, 1000, 0.02, (0.003, 0.1))
+        case = Case("", data, 1000, 0.02, (0.003, 0.1), 1)
         study = compared(folder / f"samples-{count}", case, "mclr", ["local", *DRAWN])
         for one in study.summary()["methods"]:
             name = one["method"].removesuffix("-tuned")

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
@@ -89,7 +90,7 @@ class PFedMe(Algorithm):
         for _ in range(self.local_steps):
             given: dict[str, Any] = {"pull": self.lam, "centre": w, "batch": "same"}
             theta = node.descend(theta, steps=self.prox_steps, lr=rate, **given)
-            w = w - self.eta * self.lam * (w - theta)
+            w = torch.lerp(w, theta, self.eta * self.lam)
         return theta, w
 
     def server(self, node: Node, state: State) -> Server:

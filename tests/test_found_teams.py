@@ -18,7 +18,7 @@ from palmette.algorithms.ifca import IFCA
 from palmette.blocks.clustering import groups, halves
 from palmette.engines.evaluation import measure
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput
+from palmette.errors import BadInput, Diverged
 from palmette.links import Link
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
@@ -167,6 +167,11 @@ def test_groups_are_the_levels_of_a_binary_tree() -> None:
     upper, lower = groups((place[:, None] - place).abs(), torch.arange(5), "average", 2)
     assert upper.tolist() == [0, 0, 0, 0, 1]
     assert lower.tolist() == [0, 0, 1, 1, 2]  # a group of one stays whole
+
+
+def test_distances_beyond_the_range_of_numbers_end_in_a_sentence() -> None:
+    with pytest.raises(Diverged, match="too large to be compared"):
+        halves(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]), torch.arange(2), "complete")
 
 
 def best_bipartition(updates: Floats) -> list[int]:

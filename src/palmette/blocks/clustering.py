@@ -14,6 +14,8 @@ from scipy.cluster.hierarchy import to_tree
 from scipy.spatial.distance import squareform
 from torch import Tensor
 
+from palmette.errors import Diverged
+
 
 def halves(apart: Tensor, addresses: Tensor, linkage: str) -> Tensor:
     """Return which of some devices are in the second of two groups (bool); the device of lowest address is in the first.
@@ -44,6 +46,10 @@ def groups(apart: Tensor, addresses: Tensor, linkage: str, levels: int) -> list[
     if count < 2:
         return [torch.zeros(count, dtype=torch.int64)] * levels
     matrix: NDArray[np.float64] = apart.detach().cpu().double().numpy()[np.ix_(order, order)]
+    if not np.isfinite(matrix).all():
+        raise Diverged(
+            "the models of the devices are too large to be compared: the training diverged; lower the step sizes"
+        )
     matrix = np.maximum((matrix + matrix.T) / 2, 0)
     np.fill_diagonal(matrix, 0)
     nodes = [to_tree(merge(squareform(matrix, checks=False), linkage))]

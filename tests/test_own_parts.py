@@ -27,7 +27,10 @@ from problems import Floats
 
 ALPHA = 0.05
 KINDS: dict[str, type[OwnParts]] = {kind.name: kind for kind in (FedPer, FedRep, FedBABU, LGFedAvg)}
-STEPS: dict[str, dict[str, Any]] = {"fedrep": {"head_steps": 2, "local_steps": 1}, "fedbabu": {"tune_steps": 2}}
+STEPS: dict[str, dict[str, Any]] = {
+    "fedrep": {"head_steps": 2, "local_steps": 1},
+    "fedbabu": {"tune_steps": 2, "tune_alpha": ALPHA},
+}
 
 
 def made(name: str, **settings: Any) -> OwnParts:

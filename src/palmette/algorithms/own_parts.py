@@ -47,7 +47,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State, inverse
-from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Rate, settings
+from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Positive, Rate, settings
 from palmette.task.layout import Layout
 from palmette.tree import Tree
 
@@ -214,6 +214,7 @@ class FedBABU(OwnParts):
     Attributes:
         tune_steps: Gradient steps of fine-tuning that make a device's own model from the global one, or from its team's.
         tune: What is fine-tuned: ``"all"`` layers, or the ``"head"`` alone.
+        tune_alpha: Learning rate of fine-tuning. Around a head that never moved features grow large, so it must be small.
     """
 
     name: ClassVar[str] = "fedbabu"
@@ -221,10 +222,15 @@ class FedBABU(OwnParts):
     absent: ClassVar[str] = (
         "A device that is left out does nothing; the body is averaged over those that answered, by samples."
     )
-    search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "tune_steps": Between(5, 80, whole=True)}
+    search: ClassVar[Mapping[str, Between]] = {
+        "alpha": Between(0.01, 1.0),
+        "tune_alpha": Between(0.001, 0.3),
+        "tune_steps": Between(5, 80, whole=True),
+    }
 
     tune_steps: Steps = 20
     tune: Literal["all", "head"] = "all"
+    tune_alpha: Positive = 0.01
 
     @property
     def models(self) -> tuple[ModelKind, ...]:
@@ -248,7 +254,7 @@ class FedBABU(OwnParts):
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
         """Fine-tune the parent's model."""
         only = None if self.tune == "all" else self.own(node.layout)
-        return node.descend(parent, steps=self.tune_steps, lr=node.own(self.alpha, parent), only=only)
+        return node.descend(parent, steps=self.tune_steps, lr=self.tune_alpha, only=only)
 
 
 @settings

@@ -197,16 +197,16 @@ def test_scaffold_on_identical_data_is_fedavg(option: Any) -> None:
 
 
 def test_scaffold_reaches_the_minimum_of_the_mean_where_fedavg_does_not() -> None:
-    population = regression("4")
+    population = regression("3")
     forms = quadratics(population)
     best = np.linalg.solve(sum(a for a, _ in forms), sum(b for _, b in forms))
     given: dict[str, Any] = {"local_steps": 10, "alpha": 0.2, "batch_size": "full"}
     errors = [
-        float(np.abs(simulate(method, population, 200).model().numpy() - best).max())
+        float(np.abs(simulate(method, population, 25).model().numpy() - best).max())
         for method in (Scaffold(**given), FedAvg(**given))
     ]
-    assert errors[0] < 1e-10
-    assert errors[1] > 1e-3
+    assert errors[0] < 1e-5
+    assert errors[1] > 1e-2
 
 
 # -- MTGC --------------------------------------------------------------------------------------------------------------
@@ -277,13 +277,13 @@ def test_mtgc_reaches_the_minimum_of_the_mean_where_plain_averaging_does_not() -
     population = regression("3x2")
     forms = quadratics(population)
     best = np.linalg.solve(sum(a for a, _ in forms), sum(b for _, b in forms))
-    given: dict[str, Any] = {"team_steps": 5, "local_steps": 5, "alpha": 0.2, "batch_size": "full"}
+    given: dict[str, Any] = {"team_steps": 4, "local_steps": 5, "alpha": 0.2, "batch_size": "full"}
     kept, reset, none = (
-        float(np.abs(simulate(MTGC(**given, corrections=one), population, 40).model().numpy() - best).max())
+        float(np.abs(simulate(MTGC(**given, corrections=one), population, 30).model().numpy() - best).max())
         for one in ("kept", "reset", "none")
     )
-    assert kept < 1e-5
-    assert 10 * kept < reset < none / 5
+    assert kept < 1e-4
+    assert 5 * kept < reset < none / 5
 
 
 def test_a_device_that_missed_an_exchange_keeps_its_correction() -> None:

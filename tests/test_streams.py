@@ -89,7 +89,7 @@ def coupled(doing: LocalWork, steps: int, share: Any, lr: Any) -> dict[str, torc
 
 @pytest.mark.parametrize("each", [False, True], ids=["one", "each"])
 @pytest.mark.parametrize("size", [8, "full"])
-@models
+@pytest.mark.parametrize("model", ["dnn", DROPPING], ids=["dnn", "dropout"])
 def test_every_backend_goes_through_a_routine_alike(model: Any, each: bool, size: Any) -> None:
     share = torch.linspace(0, 1, 5, dtype=torch.float64) if each else 0.3
     found = []

@@ -10,8 +10,9 @@ model (PM) is ``a v + (1 - a) x`` with the newest global model x. With ``mixing 
 gradients meet the same batches, those of FedAvg and of local training.
 
 Published code to beware of: the authors' own (FedTorch) mixes outputs in place of weights, takes w after its step for u, and
-adds 0.02 a to the gradient of a; PFLlib trains v by its own loss, without the mixture. Here a device begins with v at the
-global model of the first round that it takes part in, and is measured by the global model until then.
+adds 0.02 a to the gradient of a. That a is learned once per round is from there; the paper's own text could not be read again,
+the update is as it is known. Here a device begins with v at the global model of the first round that it takes part in, and is
+measured by the global model until then.
 
 Yuyang Deng, Mohammad Mahdi Kamani, Mehrdad Mahdavi: Adaptive Personalized Federated Learning, 2020 (arXiv 2003.13461).
 """

@@ -9,7 +9,7 @@ where v is the second moment of the rule (`palmette.blocks.server_optimisers`). 
 ``server_lr = 1`` is FedAvg. In a round in which nobody answers the server takes no step.
 
 Two things of the same name differ: FLSim's FedAdam, which is in `palmette.algorithms.groupperfl`, has a bias correction and no
-tau. The paper's server steps (0.01 to 1 on its tasks) belong to a tau of 0.001; a larger tau needs a larger step.
+tau. A larger tau needs a larger step of the server.
 
 Sashank Reddi, Zachary Charles, Manzil Zaheer, Zachary Garrett, Keith Rush, Jakub Konečný, Sanjiv Kumar, Brendan McMahan:
 Adaptive Federated Optimization, ICLR 2021. Tzu-Ming Harry Hsu, Hang Qi, Matthew Brown: Measuring the Effects of Non-Identical
@@ -118,7 +118,7 @@ class FedAdagrad(AdaptiveAverage):
     """Federated averaging with Adagrad at the server (FedAdagrad).
 
     Attributes:
-        beta_1: Decay of the first moment, 0 in the paper's experiments (beta_1 in the paper).
+        beta_1: Decay of the first moment (beta_1 in the paper).
     """
 
     name: ClassVar[str] = "fedadagrad"

@@ -6,8 +6,8 @@ A device takes H local steps with its own correction z and its team's y; a team 
     after a mean of the team   z = z + (theta - w) / (alpha H)          w: the team's new model
     after a global mean        y = y + (w - x) / (alpha H E)            x: the new global model
 
-y is kept. The paper starts z anew in every global round, at zero in its code and at a difference of gradients in its theory;
-``corrections = "reset"`` does so at zero, which leaves the global model a little off the minimum of the mean loss. With
+y is kept. The authors' code starts z at zero in every global round; ``corrections = "reset"`` does so, which leaves the global
+model a little off the minimum of the mean loss. With
 ``"kept"``, the default, z goes on from the last round, without the last mean of which the device was not told. On deeper trees
 every tier has such a correction; on a tree without teams devices keep theirs, as in SCAFFOLD. With ``"none"`` it is h-SGD:
 hierfavg with ``weights = "equal"``.
@@ -15,6 +15,9 @@ hierfavg with ``weights = "equal"``.
 Nobody computes a correction from a mean it was not told: a node learns the new mean from the next message, and where it missed
 that message its correction stays as it is. A team's y goes down once per global round, at its first exchange; that, and 8 bytes
 that number an exchange, is all that MTGC sends beside h-SGD. Corrections take plain steps of size alpha for granted.
+
+The update is that of the authors' code (github.com/wenzhifang/MTGC); the paper's own text could not be read. Its form for
+deeper trees is ours.
 
 Wenzhi Fang, Dong-Jun Han, Evan Chen, Shiqiang Wang, Christopher Brinton: Hierarchical Federated Learning with Multi-Timescale
 Gradient Correction, NeurIPS 2024 (arXiv 2409.18448).

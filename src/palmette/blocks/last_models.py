@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from palmette.protocol import Node, Replies, State
+from palmette.values import refuse_larger_than_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class LastModels:
     def keeps(node: Node, initial: Tensor) -> dict[str, Tensor]:
         """Return what the server declares to keep for it."""
         devices = len(node.child_ids)
+        fits(devices * initial.numel(), initial, f"the last models of {devices:,} devices")
         return {"all": initial.repeat(devices), "known": initial.new_zeros(devices)}
 
     @classmethod
@@ -60,6 +62,20 @@ class LastModels:
     def state(self) -> dict[str, Tensor]:
         """Return the rows to keep."""
         return {"all": self.rows.reshape(1, -1), "known": self.known.to(self.rows)[None]}
+
+
+def fits(numbers: int, like: Tensor, what: str) -> None:
+    """Refuse what a server would have to keep beyond its memory, before it is made.
+
+    Args:
+        numbers: How many numbers it is.
+        like: Their type.
+        what: What it is, for the sentence.
+    """
+    needed = 3 * numbers * like.element_size()  # before, after, and what came back
+    refuse_larger_than_memory(
+        f"a server that compares devices keeps {what}, which", needed, "take fewer devices or a smaller model"
+    )
 
 
 def squared_distances(rows: Tensor) -> Tensor:

@@ -44,6 +44,8 @@ class LastModels:
         """Return it with the models of those that answered; replies come as a stack."""
         if not len(replies.positions):
             return self
+        if len(replies.positions) == len(self.rows):  # everybody's, in the order of the devices: nothing is copied
+            return LastModels(replies[name], torch.ones_like(self.known))
         place = replies.positions.to(self.rows.device)
         rows, known = self.rows.clone(), self.known.clone()
         rows[place], known[place] = replies[name], True
@@ -55,9 +57,14 @@ class LastModels:
         return self.known & ~torch.eye(len(self.known), dtype=torch.bool, device=self.known.device)
 
     @property
+    def heard(self) -> Tensor:
+        """The models of the devices that have ever answered."""
+        return self.rows if bool(self.known.all()) else self.rows[self.known]
+
+    @property
     def mean(self) -> Tensor:
         """The mean of all models that are known, as one row; the initial model before anybody answered."""
-        return (self.rows[self.known] if bool(self.known.any()) else self.rows).mean(0, keepdim=True)
+        return (self.heard if bool(self.known.any()) else self.rows).mean(0, keepdim=True)
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows to keep."""

@@ -13,8 +13,9 @@ from palmette.algorithms import algorithm
 from palmette.algorithms.fedala import FedALA
 from palmette.algorithms.fedamp import FedAMP, HeurFedAMP
 from palmette.algorithms.fedfomo import FedFomo
-from palmette.blocks.last_models import cosines, squared_distances
+from palmette.blocks.last_models import cosines, fits, squared_distances
 from palmette.engines.simulate import Simulation
+from palmette.errors import BadInput
 from palmette.links import Link
 from palmette.population import Population
 from palmette.protocol import Node
@@ -54,6 +55,11 @@ def test_distances_and_cosines_of_nearly_equal_models_are_exact() -> None:
     torch.testing.assert_close(squared_distances(rows), wanted, rtol=1e-6, atol=1e-12)
     angles = cosines(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]))
     torch.testing.assert_close(angles[0], torch.tensor([1, 0.5**0.5, 0], dtype=torch.float64))
+
+
+def test_more_models_than_a_server_can_keep_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"keeps the last models of 9 devices, which would take .* take fewer devices"):
+        fits(1 << 50, torch.zeros(1), "the last models of 9 devices")
 
 
 # -- FedAMP and HeurFedAMP --------------------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ class DemLearn(Algorithm):
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Mix with the group's model and train, pulled to it."""
         mixed = torch.lerp(state["model"], message, self.mixing)
-        start = torch.where(state["began"] > 0, mixed, message)  # a new device has nothing to mix yet
+        began = state["began"] > 0  # a new device has nothing to mix yet
+        start = mixed if bool(began.all()) else torch.where(began, mixed, message)
         pull = self.lam if node.round else 0.0
         theta = node.descend(start, steps=self.local_steps, lr=node.own(self.alpha, start), pull=pull, centre=message)
         return theta, {"model": theta, "began": torch.ones_like(state["began"])}
@@ -93,7 +94,7 @@ class DemLearn(Algorithm):
     def server(self, node: Node, state: State) -> Server:
         """Send every device its group's model, and grow the next tree from what comes back."""
         group, models = state["group"][0].long(), state["groups"].view(2**self.levels, -1)
-        sent = torch.where(group[:, None] < 0, state["model"], models[group.clamp(min=0)])
+        sent = torch.cat([models, state["model"]])[group]  # the last row, the root's, is for those in no group
         replies = yield Ask(PerChild(sent), reduce="stack")
         last = LastModels.of(state).after(replies)
         if not bool(last.known.any()):
@@ -105,7 +106,7 @@ class DemLearn(Algorithm):
 
     def _grown(self, node: Node, last: LastModels) -> tuple[Tensor, Tensor, Tensor]:
         """Grow a tree over the devices that are known: return their groups, and the models of root and groups."""
-        rows = last.rows[last.known]
+        rows = last.heard
         labels = [torch.zeros(len(rows), dtype=torch.int64)]
         labels += groups(squared_distances(rows).sqrt(), node.child_addresses[last.known.cpu()], "average", self.levels)
         factor = self.amplification if node.round < self.amplified_rounds else 1.0

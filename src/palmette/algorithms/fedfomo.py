@@ -32,7 +32,7 @@ from torch import Tensor
 
 from palmette import address
 from palmette.blocks.held_out import held_out_losses
-from palmette.blocks.last_models import LastModels
+from palmette.blocks.last_models import LastModels, fits
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Rate, settings
 
@@ -78,8 +78,9 @@ class FedFomo(Algorithm):
         """Devices keep their model and what it was trained from; the server everybody's last model and the affinities."""
         if node.tier == 0:
             return {"model": initial, "before": initial}
-        affinity = initial.new_zeros(len(node.child_ids) ** 2)
-        return {"model": initial, "affinity": affinity, **LastModels.keeps(node, initial)}
+        devices, last = len(node.child_ids), LastModels.keeps(node, initial)
+        fits(devices**2, initial, f"a number for every pair of {devices:,} devices")
+        return {"model": initial, "affinity": initial.new_zeros(devices**2), **last}
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Gradient descent is stable up to 1 / L."""

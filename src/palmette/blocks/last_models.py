@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from palmette.protocol import Node, Replies, State
+from palmette.values import refuse_larger_than_memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class LastModels:
     def keeps(node: Node, initial: Tensor) -> dict[str, Tensor]:
         """Return what the server declares to keep for it."""
         devices = len(node.child_ids)
+        fits(devices * initial.numel(), initial, f"the last models of {devices:,} devices")
         return {"all": initial.repeat(devices), "known": initial.new_zeros(devices)}
 
     @classmethod
@@ -42,6 +44,8 @@ class LastModels:
         """Return it with the models of those that answered; replies come as a stack."""
         if not len(replies.positions):
             return self
+        if len(replies.positions) == len(self.rows):  # everybody's, in the order of the devices: nothing is copied
+            return LastModels(replies[name], torch.ones_like(self.known))
         place = replies.positions.to(self.rows.device)
         rows, known = self.rows.clone(), self.known.clone()
         rows[place], known[place] = replies[name], True
@@ -53,13 +57,32 @@ class LastModels:
         return self.known & ~torch.eye(len(self.known), dtype=torch.bool, device=self.known.device)
 
     @property
+    def heard(self) -> Tensor:
+        """The models of the devices that have ever answered."""
+        return self.rows if bool(self.known.all()) else self.rows[self.known]
+
+    @property
     def mean(self) -> Tensor:
         """The mean of all models that are known, as one row; the initial model before anybody answered."""
-        return (self.rows[self.known] if bool(self.known.any()) else self.rows).mean(0, keepdim=True)
+        return (self.heard if bool(self.known.any()) else self.rows).mean(0, keepdim=True)
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows to keep."""
         return {"all": self.rows.reshape(1, -1), "known": self.known.to(self.rows)[None]}
+
+
+def fits(numbers: int, like: Tensor, what: str) -> None:
+    """Refuse what a server would have to keep beyond its memory, before it is made.
+
+    Args:
+        numbers: How many numbers it is.
+        like: Their type.
+        what: What it is, for the sentence.
+    """
+    needed = 3 * numbers * like.element_size()  # before, after, and what came back
+    refuse_larger_than_memory(
+        f"a server that compares devices keeps {what}, which", needed, "take fewer devices or a smaller model"
+    )
 
 
 def squared_distances(rows: Tensor) -> Tensor:

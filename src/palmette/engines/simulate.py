@@ -97,6 +97,11 @@ class Simulation:
                 "alpha = 'auto' is the largest learning rate that is stable for plain gradient steps, and optimiser.* asks for "
                 "others; give alpha a number"
             )
+        if algorithm.plain_steps and self.learner.optimiser != Optimiser():
+            raise BadInput(
+                f"{algorithm.name} works out what its devices must correct from plain gradient steps of length alpha, and "
+                "optimiser.* asks for others; leave optimiser.* out"
+            )
         with one_thread_inside():
             self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)
         self.links = dict(links or {})

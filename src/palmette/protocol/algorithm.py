@@ -69,6 +69,11 @@ class Algorithm(ABC):
         """Which kinds of models the algorithm makes; ``"TM"`` stands for those of all inner tiers."""
         return ("PM", "GM") if self.flat else ("PM", "TM", "GM")
 
+    @property
+    def plain_steps(self) -> bool:
+        """Whether its formulas count on plain gradient steps of length alpha; other optimisers are then refused."""
+        return False
+
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Declare what the nodes of a tier keep between messages: initial rows ``(width,)`` by name.
 

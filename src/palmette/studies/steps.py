@@ -49,15 +49,18 @@ def rounds_for(config: RunConfig, steps: int, population: Population, objects: O
         return _rounds(config, steps, population, objects, name)
     except Diverged:
         # A round of a run that diverges has as many steps as any other: count them with steps of no length.
-        still = config.optimiser.model_copy(update={"warmup": _STILL})
-        return _rounds(config.model_copy(update={"optimiser": still}), steps, population, objects, name)
+        return _rounds(config, steps, population, objects, name, still=True)
 
 
-def _rounds(config: RunConfig, steps: int, population: Population, objects: Objects, name: str) -> int:
-    (first,), tuning = _counted(config, 1, [0], population, objects)
+def _rounds(
+    config: RunConfig, steps: int, population: Population, objects: Objects, name: str, *, still: bool = False
+) -> int:
+    (first,), tuning = _counted(config, 1, [0], population, objects, still)
     rounds = _fitting(steps, first, first, tuning, name)
     if rounds > 1:
-        (first, *later), tuning = _counted(config, rounds, sorted({0, rounds // 2, rounds - 1}), population, objects)
+        (first, *later), tuning = _counted(
+            config, rounds, sorted({0, rounds // 2, rounds - 1}), population, objects, still
+        )
         rounds = _fitting(steps, first, sum(later) / len(later), tuning, name)
     return rounds
 
@@ -73,10 +76,12 @@ def _fitting(steps: int, first: float, later: float, tuning: float, name: str) -
 
 
 def _counted(
-    config: RunConfig, rounds: int, which: list[int], population: Population, objects: Objects
+    config: RunConfig, rounds: int, which: list[int], population: Population, objects: Objects, still: bool
 ) -> tuple[list[float], float]:
     """Return the steps of some rounds, and those of making all devices' models; both per device on average."""
     simulation = prepare(config.model_copy(update={"rounds": rounds}), objects.method, population, objects.task)
+    if still:
+        simulation.learner.optimiser = simulation.learner.optimiser.model_copy(update={"warmup": _STILL})
     taken = []
     try:
         for round_ in which:

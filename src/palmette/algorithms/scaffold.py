@@ -11,8 +11,8 @@ and renews its control variate: ``option = "I"`` takes its gradient on all its s
 
 All devices count the same in both means, as in the paper. Two rows cross the link each way (2B). Where all devices have the
 same data and take full batches, c_i = c and the global model is FedAvg's. Option II takes plain steps of size alpha for
-granted: with another optimiser or a schedule of the step size it is refused; choose option I. The personal model is the global one
-fine-tuned, as in FedAvg.
+granted: with another optimiser or a schedule of the step size it is refused; choose option I. The personal model is the
+global one fine-tuned, as in FedAvg.
 
 Sai Praneeth Karimireddy, Satyen Kale, Mehryar Mohri, Sashank Reddi, Sebastian Stich, Ananda Theertha Suresh: SCAFFOLD:
 Stochastic Controlled Averaging for Federated Learning, ICML 2020.

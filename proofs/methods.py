@@ -79,7 +79,8 @@ CASES = {
     "synthetic": Case("Synthetic(0.5, 0.5)", {"name": "synthetic"}, 800, 0.05, (0.01, 0.5), 0.2),
 }
 EVERY = tuple(kind.name for kinds in FAMILIES.values() for kind in kinds)
-WHOLE = tuple(name for name in EVERY if name not in PARTS)
+TEAMS = "fedavg-in-teams"  # FedAvg inside each team: hierfavg that never averages across teams
+WHOLE = (*(name for name in EVERY if name not in PARTS), TEAMS)
 
 
 def compared(folder: Path, case: Case, model: str, names: Sequence[str]) -> pm.Study:
@@ -90,8 +91,10 @@ def compared(folder: Path, case: Case, model: str, names: Sequence[str]) -> pm.S
     given |= {name: {"local_epochs": case.epochs} for name in EPOCHS if name in names}
     if "pfedbayes" in names:
         given["pfedbayes"] = {"alpha": 0.01}
+    if TEAMS in names:
+        given[TEAMS] = {"global_every": 0, "team_steps": 5}
     return pm.compare(
-        list(names),
+        {name: "hierfavg" if name == TEAMS else name for name in names},
         dict(case.data),
         model,
         steps=case.steps,
@@ -160,9 +163,12 @@ def _points(value: float) -> str:
 
 
 def _bytes(links: Iterable[Mapping[str, Any]]) -> str:
-    """Return the megabytes on the lowest link, both ways, for one of the 40 devices."""
+    """Return the bytes on the lowest link, both ways, for one of the 40 devices."""
     lowest = min(links, key=lambda one: one["tier"], default=None)
-    return "0" if lowest is None else f"{(lowest['bytes_up'] + lowest['bytes_down']) / 40 / 1e6:.1f} MB"
+    if lowest is None or not lowest["bytes_up"]:
+        return "nothing"
+    kilobytes = (lowest["bytes_up"] + lowest["bytes_down"]) / 40 / 1e3
+    return f"{kilobytes:,.0f} kB" if kilobytes < 1000 else f"{kilobytes / 1e3:,.1f} MB"
 
 
 def write(mark: str, lines: Sequence[str]) -> None:

@@ -16,7 +16,8 @@ from palmette.protocol.importing import whole_path
 from palmette.protocol.settings import described
 from palmette.runs import read_config
 from palmette.runs.folder import CONFIG
-from palmette.studies.compare import LOCAL, arms_of_runs, is_run, lacking
+from palmette.studies.arms import arms_of_runs, is_run, lacking
+from palmette.studies.compare import LOCAL
 from palmette.studies.plan import Arm, is_study
 from palmette.values import one_line
 

@@ -21,12 +21,11 @@ from palmette.studies import tuning
 from palmette.studies.crew import Chain, Crew
 from palmette.studies.explain import readme
 from palmette.studies.plan import OUTCOMES, README, RESULTS, STUDY, Arm, Plan, is_study, read_plan, with_settings
-from palmette.studies.steps import Objects
+from palmette.studies.steps import NOTHING, Objects
 from palmette.studies.study import Study
 from palmette.studies.trials import Outcome, Trial, refuse_unfit
 from palmette.studies.watching import watching
 
-NOTHING = Objects()
 AGAIN = ("diverged", "refused")  # what the same settings would do again
 
 

@@ -31,6 +31,9 @@ class Objects:
         return any(one is not None for one in (self.method, self.population, self.task))
 
 
+NOTHING = Objects()
+
+
 def rounds_for(config: RunConfig, steps: int, population: Population, objects: Objects, name: str) -> int:
     """Return the most rounds after which no more than so many mini-batch gradients were taken, per device on average.
 

@@ -21,16 +21,8 @@ from palmette.protocol.settings import described
 from palmette.runs import RunConfig, make_config
 from palmette.runs.folder import claimed
 from palmette.studies import tuning
-from palmette.studies.compare import (
-    Base,
-    Choice,
-    check_kind,
-    checked,
-    chosen_seeds,
-    finished,
-    plan_comparison,
-    refuse_many,
-)
+from palmette.studies.arms import Base, chosen_seeds
+from palmette.studies.compare import Choice, check_kind, checked, finished, plan_comparison, refuse_many
 from palmette.studies.plan import Arm, Plan, with_settings
 from palmette.studies.steps import Objects
 from palmette.studies.study import Study

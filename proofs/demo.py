@@ -39,8 +39,8 @@ def grid(case: Case, contestant: Contestant) -> Iterator[dict[str, Any]]:
     tiers = contestant.key.startswith("hierfavg")
     for alpha in ALPHAS[case.data["name"]]:
         if contestant.key == "permfl":
-            for steps, lam in itertools.product(TEAM_STEPS, PULLS):
-                yield {"alpha": alpha, "team_steps": steps, "lam": lam, "gamma": round(0.03 * lam, 6)}
+            for steps, lam, teams in itertools.product(TEAM_STEPS, PULLS, ("warm", "restart")):
+                yield {"alpha": alpha, "team_steps": steps, "lam": lam, "gamma": round(0.03 * lam, 6), "teams": teams}
         elif contestant.tuned:
             for tune, several in TUNING.items():
                 for steps in several if tiers else (None,):

@@ -115,7 +115,7 @@ CASES = (
             "teams-tuned": {"alpha": 0.3, "tune_steps": 10},
             "hierfavg": {"alpha": 0.3, "team_steps": 4},
             "hierfavg-tuned": {"alpha": 0.3, "tune_steps": 10, "team_steps": 3},
-            "permfl": {"alpha": 0.3, "team_steps": 4, "lam": 0.01, "gamma": 0.0003},
+            "permfl": {"alpha": 0.3, "team_steps": 4, "lam": 0.1, "gamma": 0.003, "teams": "restart"},
         },
     ),
     Case(
@@ -131,7 +131,7 @@ CASES = (
             "teams-tuned": {"alpha": 0.3, "tune_steps": 10},
             "hierfavg": {"alpha": 0.3, "team_steps": 20},
             "hierfavg-tuned": {"alpha": 0.3, "tune_steps": 10, "team_steps": 13},
-            "permfl": {"alpha": 0.3, "team_steps": 4, "lam": 0.01, "gamma": 0.0003},
+            "permfl": {"alpha": 0.3, "team_steps": 4, "lam": 0.01, "gamma": 0.0003, "teams": "warm"},
         },
     ),
     Case(
@@ -148,7 +148,7 @@ CASES = (
             "teams-tuned": {"alpha": 1.0, "tune_steps": 10},
             "hierfavg": {"alpha": 1.0, "team_steps": 4},
             "hierfavg-tuned": {"alpha": 1.0, "tune_steps": 10, "team_steps": 3},
-            "permfl": {"alpha": 1.0, "team_steps": 4, "lam": 0.03, "gamma": 0.0009},
+            "permfl": {"alpha": 1.0, "team_steps": 4, "lam": 0.03, "gamma": 0.0009, "teams": "restart"},
         },
     ),
     Case(
@@ -164,7 +164,7 @@ CASES = (
             "teams-tuned": {"alpha": 0.3, "tune_steps": 200},
             "hierfavg": {"alpha": 0.3, "team_steps": 4},
             "hierfavg-tuned": {"alpha": 0.1, "tune_steps": 40, "team_steps": 6},
-            "permfl": {"alpha": 0.3, "team_steps": 20, "lam": 0.01, "gamma": 0.0003},
+            "permfl": {"alpha": 0.3, "team_steps": 4, "lam": 0.01, "gamma": 0.0003, "teams": "restart"},
         },
     ),
 )

@@ -302,3 +302,18 @@ def test_the_command_line_takes_a_neck_and_says_what_does_not_fit(tmp_path: Path
     )
     assert wrong.exit_code == 2
     assert "team_steps" in wrong.output
+
+
+@pytest.mark.parametrize(("name", "momentum"), [("fedrep", 0.0), ("fedbabu", 0.9), ("lg-fedavg", 0.0)])
+def test_averaged_statistics_go_where_their_layers_go(name: str, momentum: float) -> None:
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(4, 12, 3)).astype(np.float32) + 5, random.integers(0, 2, (4, 12))
+    people = Population.from_arrays(list(x), list(y), tree="2x2", test=0.25, classes=2)
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.ReLU(), nn.Linear(2, 2))
+    task = Task(module, buffers="averaged")
+    tune = {"tune_steps": 2} if name == "lg-fedavg" else {}
+    after = run(made(name, **tune), people, task, optimiser=pm.Optimiser(momentum=momentum))
+    before = task.initial(torch.float64)
+    running = after.task.layout.cut(after.device_models(torch.arange(4)), "buffers")
+    assert not torch.equal(running[0], after.task.layout.cut(before, "buffers"))
+    assert (len(running.unique(dim=0)) == 1) == (name == "fedrep")

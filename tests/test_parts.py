@@ -56,6 +56,12 @@ def test_patterns_name_parameters(patterns: Any, found: list[str]) -> None:
     assert list(layout.parts.get("body", ())) == rest
 
 
+def test_layers_are_counted_with_those_that_are_frozen() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    layout = Task(module, freeze="0", parts=HEAD).layout
+    assert layout.parts == {"body": ("2.weight", "2.bias"), "head": ("4.weight", "4.bias")}
+
+
 def test_layers_are_there_for_programs_and_people() -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 5))
     layers = Task(module, parts=HEAD).layout.layers

@@ -21,6 +21,7 @@ from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
 from palmette.learner.steps import BatchKind, Epochs, Parts, Steps
 from palmette.task.layout import Layout, Which
+from palmette.task.parts import BUFFERS
 
 
 class LocalWork(Steps):
@@ -343,7 +344,8 @@ class LocalWork(Steps):
         if only is None:
             return None
         self._in_parts()
-        return (only,) if isinstance(only, str) else tuple(only)
+        named = (only,) if isinstance(only, str) else tuple(only)
+        return tuple(part for part in named if part != BUFFERS)  # no gradient moves statistics
 
     def _in_parts(self) -> None:
         """Note that a program treats parts of the model differently."""

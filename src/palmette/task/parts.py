@@ -80,22 +80,23 @@ def split(parts: Mapping[str, Any], names: Sequence[str], frozen: Sequence[str] 
 
     Args:
         parts: Patterns by the name of the part.
-        names: The parameters that are learned, in the model's order.
-        frozen: Those that are not, which belong to no part.
+        names: All parameters, in the model's order, by which layers are counted in ``last(1)``.
+        frozen: Those of them that are not learned, which belong to no part.
     """
     if not isinstance(parts, Mapping):
         raise BadInput(f"parts must be patterns by name, as in {{'head': 'last(1)'}}, not {shown(parts)}")
     owner: dict[str, str] = {}
+    learned = [name for name in names if name not in frozen]
     for part, patterns in parts.items():
         if not isinstance(part, str) or not part.isidentifier() or part in (BODY, BUFFERS):
             taken = f"; {part!r} is a name that Palmette gives" if part in (BODY, BUFFERS) else ""
             raise BadInput(
                 f"a part's name must be a plain word, as in parts={{'head': 'last(1)'}}, not {part!r}{taken}"
             )
-        mine = named_by(patterns, [*names, *frozen], f"parts.{part}")
+        mine = named_by(patterns, names, f"parts.{part}")
         if mine and mine.issubset(frozen):
             raise BadInput(f"parts.{part} = {shown(patterns)} names frozen parameters only, which belong to no part")
-        for name in (name for name in names if name in mine):
+        for name in (name for name in learned if name in mine):
             if owner.setdefault(name, part) != part:
                 raise BadInput(f"the parameter {name!r} is in two parts, {owner[name]!r} and {part!r}; name it in one")
-    return {part: tuple(name for name in names if owner.get(name, BODY) == part) for part in (BODY, *parts)}
+    return {part: tuple(name for name in learned if owner.get(name, BODY) == part) for part in (BODY, *parts)}

@@ -112,7 +112,7 @@ class Task:
             why = ": all of them are frozen (requires_grad=False, or named by freeze)" if names else ""
             raise BadInput(f"{type(self.module).__name__} has no parameters to learn{why}")
         kept = [name for name in names if name not in shapes]
-        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, list(shapes), kept))
+        learned = Layout(tuple(shapes), tuple(shapes.values()), split(self.parts, names, kept))
         moving = {name: value.shape for name, value in buffers.running(self.module).items()}
         running = Layout(tuple(moving), tuple(moving.values()), {BUFFERS: tuple(moving)}) if moving else None
         object.__setattr__(self, "learned", learned)

@@ -26,6 +26,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from palmette.blocks.statistics import weights_of, with_statistics
 from palmette.learner import Mix, Move, Routine
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Rate, settings
@@ -81,8 +82,9 @@ class APFL(Algorithm):
         if self.learned:
             u = torch.lerp(w, v, mixing)
             moved = node.descend(u, steps=1, lr=rate, batch=again)
-            after = (mixing - ((v - w) * (u - moved)).sum(1, keepdim=True)).clamp(0, 1)
-            v, w = v + mixing * (moved - u), node.descend(w, steps=1, lr=rate, batch=forward)
+            along = weights_of(node.layout, (v - w) * (u - moved)).sum(1, keepdim=True)
+            v = with_statistics(node.layout, v + mixing * (moved - u), moved)
+            w, after = node.descend(w, steps=1, lr=rate, batch=forward), (mixing - along).clamp(0, 1)
             mixing, steps = after, steps - 1
         # A weight that all devices share and that stays is a number, with which steps are exactly those of local training.
         share: float | Tensor = mixing if self.learned else self.mixing

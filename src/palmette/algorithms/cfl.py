@@ -31,6 +31,7 @@ from torch import Tensor
 
 from palmette.blocks.clustering import found, halves
 from palmette.blocks.last_models import cosines
+from palmette.blocks.statistics import weights_of
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Positive, Rate, settings
 from palmette.tree.segments import segment_mean
@@ -105,10 +106,10 @@ class CFL(Algorithm):
         places = replies.positions
         if not len(places):
             return state
-        moved = replies.rows - rows[team[places].to(rows.device)]
+        moved = weights_of(node.layout, replies.rows - rows[team[places].to(rows.device)])
         mean = segment_mean(replies.rows, team[places], self.clusters, node.child_samples[places])
         some = (torch.bincount(team[places], minlength=self.clusters) > 0).to(rows.device)
-        step = torch.where(some[:, None], mean - rows, 0).norm(dim=1)
+        step = weights_of(node.layout, torch.where(some[:, None], mean - rows, 0)).norm(dim=1)
         longest = torch.maximum(state["longest"], step.max())
         rows = torch.where(some[:, None], mean, rows)
         after = before.clone()

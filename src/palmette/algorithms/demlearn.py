@@ -29,6 +29,7 @@ from torch import Tensor
 
 from palmette.blocks.clustering import found, groups
 from palmette.blocks.last_models import LastModels, squared_distances
+from palmette.blocks.statistics import weights_of
 from palmette.protocol import Algorithm, Ask, Device, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree.segments import segment_mean
@@ -62,7 +63,7 @@ class DemLearn(Algorithm):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "mixing": Between(0.1, 1.0)}
 
-    levels: Whole = 3
+    levels: Annotated[int, Field(ge=0, le=16), NUMBER] = 3
     mixing: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.6
     lam: NonNegative = 0.002
     amplification: Positive = 1.15
@@ -75,8 +76,12 @@ class DemLearn(Algorithm):
         """Devices keep their model, and whether they have taken part; the server the last one of every device."""
         if node.tier == 0:
             return {"model": initial, "began": initial.new_zeros(1)}
-        group, models = initial.new_full((len(node.child_ids),), -1), initial.repeat(2**self.levels)
+        group, models = initial.new_full((len(node.child_ids),), -1), initial.repeat(self._most(node))
         return {"model": initial, "group": group, "groups": models, **LastModels.keeps(node, initial)}
+
+    def _most(self, node: Node) -> int:
+        """Return how many groups the lowest level can have."""
+        return min(1 << self.levels, len(node.child_ids))
 
     def stable(self, curvature: float) -> dict[str, float]:
         """The pull adds to the curvature."""
@@ -93,7 +98,7 @@ class DemLearn(Algorithm):
 
     def server(self, node: Node, state: State) -> Server:
         """Send every device its group's model, and grow the next tree from what comes back."""
-        group, models = state["group"][0].long(), state["groups"].view(2**self.levels, -1)
+        group, models = state["group"][0].long(), state["groups"].view(self._most(node), -1)
         sent = torch.cat([models, state["model"]])[group]  # the last row, the root's, is for those in no group
         replies = yield Ask(PerChild(sent), reduce="stack")
         last = LastModels.of(state).after(replies)
@@ -108,7 +113,8 @@ class DemLearn(Algorithm):
         """Grow a tree over the devices that are known: return their groups, and the models of root and groups."""
         rows = last.heard
         labels = [torch.zeros(len(rows), dtype=torch.int64)]
-        labels += groups(squared_distances(rows).sqrt(), node.child_addresses[last.known.cpu()], "average", self.levels)
+        apart = squared_distances(weights_of(node.layout, rows)).sqrt()
+        labels += groups(apart, node.child_addresses[last.known.cpu()], "average", self.levels)
         factor = self.amplification if node.round < self.amplified_rounds else 1.0
         parents, sizes = [labels[-1]], [torch.ones(len(rows), dtype=torch.int64)]
         models = [rows]

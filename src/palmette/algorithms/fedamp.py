@@ -31,6 +31,7 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks.last_models import LastModels, cosines, squared_distances
+from palmette.blocks.statistics import weights_of
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 
@@ -88,7 +89,8 @@ class MessagePassing(Algorithm):
     def server(self, node: Node, state: State) -> Server:
         """Send every device its own cloud model, and keep what comes back."""
         last = LastModels.of(state)
-        cloud = self.weights(last).to(last.rows) @ last.rows
+        learned = LastModels(weights_of(node.layout, last.rows), last.known)
+        cloud = self.weights(learned).to(last.rows) @ last.rows
         replies = yield Ask(PerChild(cloud), reduce="stack")
         last = last.after(replies)
         return {"model": last.mean, **last.state()}

@@ -33,6 +33,7 @@ from torch import Tensor
 from palmette import address
 from palmette.blocks.held_out import held_out_losses
 from palmette.blocks.last_models import LastModels, fits
+from palmette.blocks.statistics import weights_of
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Rate, settings
 
@@ -100,7 +101,7 @@ class FedFomo(Algorithm):
         losses = held_out_losses(node, [before, *models])
         apart = torch.stack([rows - before for rows in models], 1)
         gain = (losses[0] - losses[1:]).T.nan_to_num(0.0)  # both are infinite
-        far = apart.norm(dim=2)
+        far = weights_of(node.layout, apart).norm(dim=2)
         weights = torch.where(far > 0, gain / far.clamp(min=torch.finfo(far.dtype).tiny), 0)
         weights = torch.where(weights.isfinite(), weights, 0)
         positive = weights.clamp(min=0)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from palmette.algorithms.fedavg import FedAvg
 from palmette.blocks.server_optimisers import Adaptive, Momentum, Rule, ServerOptimiser
+from palmette.blocks.statistics import with_statistics
 from palmette.protocol import Ask, Node, Server, State
 from palmette.protocol.settings import NUMBER, Between, Positive, settings
 
@@ -61,7 +62,7 @@ class OptimisedAverage(FedAvg):
         x = state["model"]
         replies = yield Ask(x, reduce="samples", otherwise=x)
         model, moments = self.optimiser.step(x, state, x - replies.rows, replies.present)
-        return {"model": model, **moments}
+        return {"model": with_statistics(node.layout, model, replies.rows), **moments}
 
 
 @settings

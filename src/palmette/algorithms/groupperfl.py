@@ -33,6 +33,7 @@ from torch import Tensor
 from palmette.blocks.held_out import held_out_losses
 from palmette.blocks.passes import Cost, Plan
 from palmette.blocks.server_optimisers import FedAdam, Form
+from palmette.blocks.statistics import with_statistics
 from palmette.learner import Epochs
 from palmette.links.participation import Participation
 from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Server, State, inverse
@@ -194,7 +195,7 @@ class Staged(Algorithm):
         moments = state if message is None else self._adam(1).start(x)
         gradient = got["moved"] / got["samples"].clamp(min=1)
         model, moments = self._adam(1).step(x, moments, gradient, busy & got.present)
-        return None, {"model": model, **moments}
+        return None, {"model": with_statistics(node.layout, model, x - gradient), **moments}
 
     def server(self, node: Node, state: State) -> Server:
         """Take an Adam step with what comes back; in stage 2 hand over the model and let the groups work."""
@@ -208,7 +209,7 @@ class Staged(Algorithm):
             answered = got["samples"][:, 0] > 0
             gradient = got["moved"] / torch.where(got["samples"] > 0, got["samples"], 1)
             model, moments = self._adam(2).step(x, state, gradient, answered)
-            return {**state, "model": model, **moments}
+            return {**state, "model": with_statistics(node.layout, model, x - gradient), **moments}
         began = state["began"][0] > 0
         yield Ask(None, only=began)
         handed = yield Ask(x, only=~began, reduce="stack")

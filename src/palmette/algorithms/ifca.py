@@ -29,6 +29,7 @@ from torch import Tensor
 
 from palmette import address
 from palmette.blocks.clustering import found
+from palmette.blocks.statistics import with_statistics
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Rate, settings
 from palmette.tree.segments import segment_mean
@@ -102,7 +103,7 @@ class IFCA(Algorithm):
         """Send all models down, and average what comes back model by model."""
         rows = state["all"].view(self.clusters, -1)
         if node.round == 0 and self.clusters > 1:
-            rows = rows + self.spread * self._apart(node, rows)
+            rows = with_statistics(node.layout, rows + self.spread * self._apart(node, rows), rows)
         replies = yield Ask(rows.reshape(1, -1), reduce="stack")
         chosen = state["chosen"].clone()
         if len(replies.positions):

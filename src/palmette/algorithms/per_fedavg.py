@@ -14,6 +14,8 @@ which leaves out, or estimates, the Hessian of the exact gradient ``(I - alpha H
 four. The server averages by samples. The personal model is the global one after ``tune_steps`` steps of size alpha on the
 device's own TRAINING batches. With ``alpha = 0`` the global model is FedAvg's with step size beta: D' are FedAvg's batches.
 
+The hessian-free form takes plain steps for granted and refuses other optimisers.
+
 Published code to beware of: pFedMe's copy has the first-order form only and adapts on the test samples that it then measures
 on; PFLlib's sets beta to alpha and trains twice per round.
 
@@ -66,6 +68,11 @@ class PerFedAvg(Algorithm):
     delta: Positive = 1e-3
     tune_steps: Count = 1
     batch_size: BatchSize = 20
+
+    @property
+    def plain_steps(self) -> bool:
+        """The Hessian's product is a difference of gradients, which plain steps tell."""
+        return self.form == "hessian-free"
 
     def stable(self, curvature: float) -> dict[str, float]:
         """Both steps are gradient steps on losses whose curvature is at most L, as long as alpha is at most 1 / L."""

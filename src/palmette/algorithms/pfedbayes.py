@@ -36,10 +36,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from palmette.blocks.gaussians import divergence
+from palmette.blocks.statistics import with_statistics
 from palmette.learner import Batch, Optimiser
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
-from palmette.task.parts import BUFFERS
 
 PUBLISHED = {"local_steps": 20, "alpha": 0.001, "eta": 0.001, "zeta": 10.0, "rho": -3.0, "batch_size": 100}
 
@@ -101,9 +101,8 @@ class PFedBayes(Algorithm):
         rates = {"model": self.alpha, "rho": self.alpha, "w_model": self.eta, "w_rho": self.eta, "weight": 0.0}
         rule = Optimiser(name=self.optimiser)
         after = node.minimise(self._objective(node.l2), start, steps=self.local_steps, lr=rates, optimiser=rule)
-        mean = after["w_model"]
-        if BUFFERS in node.layout.parts:  # no gradient moves statistics: the copy takes those of the device's own
-            mean = node.layout.put(mean, BUFFERS, node.part(after["model"], BUFFERS))
+        # No gradient moves statistics: the copy takes those of the device's own.
+        mean = with_statistics(node.layout, after["w_model"], after["model"])
         return {name: after[name] for name in own}, {"model": mean, "rho": after["w_rho"]}
 
     def _objective(self, l2: float) -> Any:
@@ -127,7 +126,8 @@ class PFedBayes(Algorithm):
         reduce: Literal["mean", "samples"] = "mean" if self.weights == "equal" else "samples"
         sent = {name: state[name] for name in ("model", "rho")}
         replies = yield Ask(sent, reduce=reduce, otherwise=sent)
-        return {name: (1 - self.beta) * rows + self.beta * replies[name] for name, rows in sent.items()}
+        moved = {name: (1 - self.beta) * rows + self.beta * replies[name] for name, rows in sent.items()}
+        return {**moved, "model": with_statistics(node.layout, moved["model"], replies["model"])}
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
         """Fit a distribution around the global mean, for a device that never took part."""

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from palmette.blocks.statistics import with_statistics
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
 from palmette.protocol.settings import BatchSize, Between, Count, Positive, Rate, settings
 
@@ -97,7 +98,8 @@ class PFedMe(Algorithm):
         """Move to the mean of what comes back."""
         x = state["model"]
         replies = yield Ask(x, reduce="samples" if self.weights == "samples" else "mean", otherwise=x)
-        return {"model": (1 - self.beta) * x + self.beta * replies.rows}
+        mixed = (1 - self.beta) * x + self.beta * replies.rows
+        return {"model": with_statistics(node.layout, mixed, replies.rows)}
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
         """Train as in a round, from the global model."""

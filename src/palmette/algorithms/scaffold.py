@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms.fedavg import FedAvg
+from palmette.blocks.statistics import with_statistics
 from palmette.protocol import Ask, Device, Node, Server, State
 from palmette.protocol.settings import Between, Positive, settings
 
@@ -79,7 +80,8 @@ class Scaffold(FedAvg):
         kept = {name: state[name] for name in ("model", "control")}
         moves = yield Ask(kept, otherwise={"model": still, "control": still})
         share = (moves.count / len(node.child_ids)).to(still)[:, None]
+        mean = state["model"] + moves["model"]
         return {
-            "model": state["model"] + self.server_lr * moves["model"],
+            "model": with_statistics(node.layout, state["model"] + self.server_lr * moves["model"], mean),
             "control": state["control"] + share * moves["control"],
         }

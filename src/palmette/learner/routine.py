@@ -147,18 +147,29 @@ def iterate(
 
 
 def stepwise(
-    rows: Mapping[str, Tensor], routine: Routine, steps: int, descend: Callable[..., Tensor]
+    rows: Mapping[str, Tensor], routine: Routine, steps: int, step_of: Callable[[Move, Tensor], Tensor], learned: int
 ) -> dict[str, Tensor]:
-    """Go through a routine by single steps of `LocalWork.descend`, which all backends and optimisers know."""
+    """Go through a routine by single steps, which all backends and optimisers know.
+
+    Args:
+        rows: Named rows; they are not changed.
+        routine: What happens in a step.
+        steps: How many times.
+        step_of: Takes one gradient step of a move from rows.
+        learned: How many columns are learned. Those after them are running statistics, which become those of the step.
+    """
     after = dict(rows)
     for one in list(routine) * steps:
         if isinstance(one, Mix):
             after[one.into] = one.of(after)
             continue
         at = after[one.at or one.into]
-        moved = descend(at, steps=1, lr=one.lr, batch=one.batch)
-        # In this order it is the step itself where both rows are the same.
-        after[one.into] = moved + (after[one.into] - at) if one.at else moved
+        moved = step_of(one, at)
+        if one.at:
+            # In this order it is the step itself where both rows are the same.
+            step = moved + (after[one.into] - at)
+            moved = step if step.shape[1] == learned else torch.cat([step[:, :learned], moved[:, learned:]], 1)
+        after[one.into] = moved
     return after
 
 

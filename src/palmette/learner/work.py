@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from palmette.errors import PalmetteError
+from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
 from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
@@ -181,7 +181,24 @@ class LocalWork(Steps):
                     self._wanted(steps, one.batch)
                     self._taken(one.batch, steps)
                 return after
-        return stepwise(rows, routine, steps, self.descend)
+        return stepwise(rows, routine, steps, self._mover(), learner.task.learned.width)
+
+    def _mover(self) -> Callable[[Move, Tensor], Tensor]:
+        """Return what takes the single steps of a routine; each of its moves has a momentum of its own."""
+        rule, remembered = self._learner.optimiser, dict[Move, Memory]()
+        if rule.keep and rule.memory(self._learner.task.layout):
+            raise BadInput(
+                "optimiser.keep = true keeps the momentum of one model between exchanges, and this method trains several at "
+                "once, each step of one depending on the other; leave optimiser.keep out"
+            )
+        self._learner.used.add("descend")
+
+        def step_of(one: Move, start: Tensor) -> Tensor:
+            given: dict[str, Any] = {"steps": 1, "lr": one.lr, "batch": one.batch}
+            moved, remembered[one] = self.optimise(start, rule, remembered.get(one), **given)
+            return moved
+
+        return step_of
 
     def minimise(
         self,

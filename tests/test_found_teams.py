@@ -19,7 +19,7 @@ from palmette.blocks.clustering import groups, halves
 from palmette.engines.evaluation import measure
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged
-from palmette.links import Link
+from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.protocol import Algorithm
 from palmette.task import make_task
@@ -385,6 +385,22 @@ def test_a_team_whose_mixes_nobody_judged_keeps_its_share() -> None:
     assert (before < 1).any()
     simulation.step()
     assert (kept(simulation, "share", 1) == before).all()
+
+
+@pytest.mark.parametrize("teams", ["pass 2", 0.5])
+def test_every_team_that_took_part_mixes(teams: Any) -> None:
+    method, link = EdgeMixing(team_steps=1, mixing="ratio", **FULL), Link(Participation.parse(teams))
+    simulation = simulate(method, regression("4x2"), 4, links={1: link}, stop=0)
+    turns = []
+    for _ in range(4):
+        before = kept(simulation, "share", 1)
+        simulation.step()
+        now = simulation.stores[1].last == simulation.round - 1
+        assert (kept(simulation, "share", 1) != before)[:, 0].tolist() == now.tolist()
+        turns.append(now.nonzero()[:, 0].tolist())
+    assert [len(who) for who in turns] == [2] * 4
+    if teams == "pass 2":
+        assert sorted(turns[0] + turns[1]) == sorted(turns[2] + turns[3]) == [0, 1, 2, 3]
 
 
 def test_edge_mixing_sends_a_model_up_and_one_down_to_a_team_and_two_to_be_judged_to_a_device() -> None:

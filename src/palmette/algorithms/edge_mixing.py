@@ -117,7 +117,7 @@ class EdgeMixing(Algorithm):
         sent[trained.positions.to(x.device)] = apart
         there = torch.zeros(len(node.child_ids), dtype=torch.bool)
         there[trained.positions] = True
-        yield Ask(PerChild(sent), only=there, reduce="stack")
+        yield Ask(PerChild(sent), only=there, again=True, reduce="stack")
         return {"model": x}
 
     def _means(self, node: Node, trained: Replies) -> tuple[Tensor, Tensor]:

@@ -69,13 +69,16 @@ class Counters:
         self.exchange = torch.zeros(size, dtype=torch.int64)
         self.turn = torch.zeros(size, dtype=torch.int64)
 
-    def next(self, ids: Tensor, asking: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the numbers of the exchanges the nodes would begin, and count those of the nodes that do."""
+    def next(self, ids: Tensor, asking: Tensor | None, *, again: bool = False) -> tuple[Tensor, Tensor]:
+        """Return the numbers of the exchanges the nodes would begin, and count those of the nodes that do.
+
+        An exchange with those that were drawn before (``again``) is nobody's turn.
+        """
         where, by = ids.numpy(), 1 if asking is None else asking.numpy()
         # The same memory; numpy's small calls are cheaper.
         exchange, turn = self.exchange.numpy(), self.turn.numpy()
         before = exchange[where], turn[where]
-        exchange[where], turn[where] = before[0] + by, before[1] + by
+        exchange[where], turn[where] = before[0] + by, before[1] + (0 if again else by)
         return torch.from_numpy(before[0]), torch.from_numpy(before[1])
 
 
@@ -140,7 +143,7 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     _check(node, ask, children.shape[0])
     weights = _weights(node, ask)
     asking = None if ask.to is None else ask.to.cpu()
-    number, turn = counters.next(node.ids, asking)
+    number, turn = counters.next(node.ids, asking, again=ask.again)
     asked = there = node.child_places
     narrowed = asking is not None or ask.only is not None or link.barred is not None
     if link.participation.kind != "all" or narrowed:
@@ -163,7 +166,7 @@ def _asked(node: Node, ask: Ask, link: Link, asking: Tensor | None, number: Tens
     """Return which children are asked: drawn by the link, narrowed by the program."""
     open_ = node.child_places if link.barred is None else (~link.barred[node.child_ids]).nonzero().squeeze(1)
     chosen = torch.zeros(len(node.child_ids), dtype=torch.bool)
-    chosen[open_] = link.participation.draw(
+    chosen[open_] = ask.again or link.participation.draw(
         node.child_addresses[open_],
         node.child_parents[open_],
         seed=node.seed,

@@ -33,6 +33,8 @@ class Ask:
             children work by themselves: nothing crosses the link and no exchange is counted.
         to: Which nodes of the stack ask now (bool, one per node); the others wait. All by default.
         only: Which children may be asked (bool, in the order of `Node.child_ids`); it narrows the link's participation.
+        again: Whether exactly those of ``only`` are asked, and nobody is drawn: for a second exchange with those that took
+            part in the first.
         reduce: ``"mean"`` of the children's rows, mean weighted by training ``"samples"``, or ``"stack"`` of all rows.
         weights: Weights of the children (in the order of `Node.child_ids`, none below 0) for ``"mean"``, which is then a
             weighted mean.
@@ -43,11 +45,14 @@ class Ask:
     message: Message
     to: Tensor | None = None
     only: Tensor | None = None
+    again: bool = False
     reduce: Reduce = "mean"
     weights: Tensor | None = None
     otherwise: Tensor | Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
+        if self.again and self.only is None:
+            raise ProtocolError("Ask(again=True) also needs only=, the children that took part before")
         if not isinstance(self.reduce, str) or self.reduce not in get_args(Reduce):
             words = ", ".join(map(repr, get_args(Reduce)))
             raise ProtocolError(f"Ask(reduce={self.reduce!r}): reduce must be {words}")

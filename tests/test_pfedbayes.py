@@ -13,6 +13,7 @@ from palmette import address
 from palmette.algorithms import PFedBayes
 from palmette.blocks.gaussians import divergence
 from palmette.engines.simulate import Simulation
+from palmette.errors import BadInput
 from palmette.learner import Batch, Learner, LocalWork, Optimiser
 from palmette.links import Link
 from palmette.population import Population
@@ -255,3 +256,9 @@ def test_an_absent_device_keeps_its_distribution_and_one_that_never_came_fits_th
     models = simulation.device_models(torch.arange(people.devices))
     assert not torch.equal(models[4], simulation.model())
     assert simulation.adapt_steps == 3
+
+
+@pytest.mark.parametrize("rho", [float("nan"), float("-inf"), -200.0])
+def test_a_deviation_that_there_cannot_be_is_refused(rho: float) -> None:
+    with pytest.raises(BadInput, match="rho"):
+        pm.algorithm("pfedbayes", rho=rho)

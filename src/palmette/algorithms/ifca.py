@@ -41,7 +41,8 @@ class IFCA(Algorithm):
 
     Attributes:
         clusters: Number of models, and so of teams that can be found (k in the paper).
-        local_steps: Gradient steps of a device in every round, on the model it chose (tau in the paper).
+        local_steps: Gradient steps of a device in every round, on the model it chose; with ``averaging = "gradients"`` one
+            gradient takes their place (tau in the paper).
         alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
             (gamma in the paper).
         spread: Standard deviation of the random numbers by which the models differ from the initial model in the beginning.

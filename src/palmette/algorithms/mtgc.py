@@ -46,7 +46,7 @@ class MTGC(Algorithm):
     Attributes:
         local_steps: Gradient steps of a device between two averages in its team (H in the paper).
         team_steps: Averages in a team in every global round; on deeper trees also a list with one number per inner tier,
-            lowest first (E in the paper).
+            lowest first. With 1 nobody below is told its team's average, so that only the teams are corrected (E in the paper).
         alpha: Learning rate of the devices, ``"auto"`` for the largest that is stable (gamma in the paper).
         corrections: What becomes of the corrections of devices and lower teams when a global round begins: ``"kept"``, or
             ``"reset"`` to zero as in the paper's code; ``"none"`` corrects nothing and is plain hierarchical averaging.

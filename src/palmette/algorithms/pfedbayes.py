@@ -29,17 +29,18 @@ Inference, ICML 2022. The text could not be had: the update is written from note
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks.gaussians import divergence
 from palmette.blocks.statistics import with_statistics
 from palmette.learner import Batch, Optimiser
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State
-from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
+from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, settings
 
 PUBLISHED = {"local_steps": 20, "alpha": 0.001, "eta": 0.001, "zeta": 10.0, "rho": -3.0, "batch_size": 100}
 
@@ -79,7 +80,7 @@ class PFedBayes(Algorithm):
     alpha: Positive = 0.01
     eta: Positive = 0.01
     zeta: NonNegative = 0.1
-    rho: float = -3.0
+    rho: Annotated[float, Field(ge=-80, le=80), NUMBER] = -3.0
     beta: Positive = 1.0
     optimiser: Literal["adam", "sgd"] = "adam"
     weights: Literal["equal", "samples"] = "equal"

@@ -106,6 +106,12 @@ def test_models_count_for_others_by_weights_alone(name: str, given: dict[str, An
     assert float(share[1]) > 1.2 * float(share[2])
 
 
+def test_means_are_amplified_and_their_statistics_are_not() -> None:
+    found = [run("demlearn", APART, 1, {"levels": 1, "amplification": by}).model() for by in (1.0, 2.0)]
+    torch.testing.assert_close(found[1][:-6], 4 * found[0][:-6])
+    torch.testing.assert_close(found[1][-6:], found[0][-6:])
+
+
 @pytest.mark.parametrize("name", ["apfl", "per-fedavg"])
 def test_momentum_counts_within_a_round(name: str) -> None:
     found, task = [], Task(nn.Linear(3, 2))
@@ -118,10 +124,12 @@ def test_momentum_counts_within_a_round(name: str) -> None:
     assert not torch.allclose(*found, rtol=1e-4, atol=1e-6)
 
 
-def test_what_a_routine_cannot_do_is_refused() -> None:
+def test_momentum_that_cannot_be_kept_and_steps_that_tell_no_gradient_are_refused() -> None:
     kept = Optimiser(momentum=0.9, keep=True)
     with pytest.raises(BadInput, match="trains several at once"):
         Simulation(algorithm("apfl"), people(APART, True), Task(nn.Linear(3, 2)), rounds=1, optimiser=kept).step()
+    with pytest.raises(BadInput, match="devices of ditto train several"):
+        Simulation(algorithm("ditto"), people(APART, True), Task(nn.Linear(3, 2)), rounds=1, optimiser=kept)
     method = algorithm("per-fedavg", form="hessian-free")
     with pytest.raises(BadInput, match="plain gradient steps"):
         Simulation(method, people(APART, True), Task(nn.Linear(3, 2)), rounds=1, optimiser=Optimiser(momentum=0.9))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from palmette.blocks.clustering import found, groups
 from palmette.blocks.last_models import LastModels, squared_distances
-from palmette.blocks.statistics import weights_of
+from palmette.blocks.statistics import weights_of, with_statistics
 from palmette.protocol import Algorithm, Ask, Device, Node, PerChild, Server, State, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree.segments import segment_mean
@@ -122,7 +122,8 @@ class DemLearn(Algorithm):
             count = int(labels[level].max()) + 1
             mean = segment_mean(models[0], parents[0], count, sizes[0])
             several = (torch.bincount(parents[0], minlength=count) > 1).to(mean.device)
-            models.insert(0, torch.where(several[:, None], factor * mean, mean))
+            amplified = torch.where(several[:, None], factor * mean, mean)
+            models.insert(0, with_statistics(node.layout, amplified, mean))
             if level:
                 above = torch.zeros(count, dtype=torch.int64).scatter_(0, labels[level], labels[level - 1])
                 parents.insert(0, above)

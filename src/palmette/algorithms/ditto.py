@@ -53,6 +53,11 @@ class Ditto(Algorithm):
     lam: NonNegative = 0.1
     batch_size: BatchSize = 20
 
+    @property
+    def several_models(self) -> bool:
+        """The global model and the device's own."""
+        return True
+
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Devices keep their own model, the server the global one."""
         return {"model": initial}

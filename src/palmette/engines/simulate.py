@@ -99,8 +99,13 @@ class Simulation:
             )
         if algorithm.plain_steps and self.learner.optimiser != Optimiser():
             raise BadInput(
-                f"{algorithm.name} works out what its devices must correct from plain gradient steps of length alpha, and "
-                "optimiser.* asks for others; leave optimiser.* out"
+                f"{algorithm.name} reads gradients off plain gradient steps of length alpha, and optimiser.* asks for others; "
+                "leave optimiser.* out"
+            )
+        if algorithm.several_models and self.learner.optimiser.keep:
+            raise BadInput(
+                "optimiser.keep = true keeps the momentum of one model between exchanges, and devices of "
+                f"{algorithm.name} train several; leave optimiser.keep out"
             )
         with one_thread_inside():
             self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)

@@ -74,6 +74,11 @@ class Algorithm(ABC):
         """Whether its formulas count on plain gradient steps of length alpha; other optimisers are then refused."""
         return False
 
+    @property
+    def several_models(self) -> bool:
+        """Whether a device trains several models in turn, so that no momentum can be kept for one (optimiser.keep)."""
+        return False
+
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Declare what the nodes of a tier keep between messages: initial rows ``(width,)`` by name.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -385,3 +386,11 @@ def test_what_reads_gradients_off_its_steps_refuses_other_steps(name: str, rule:
         simulate(algorithm(name), population, 1, optimiser=rule)
     other = {"scaffold": {"option": "I"}, "mtgc": {"corrections": "none"}}[name]
     simulate(algorithm(name, **other), population, 1, optimiser=rule)
+
+
+def test_devices_kept_out_of_training_do_not_dilute_scaffolds_control_variate() -> None:
+    people = regression([2, 2])
+    people = replace(people, unseen=torch.tensor([False, True, False, False]))
+    after = simulate(Scaffold(local_steps=2, batch_size="full"), people, 2)
+    devices = after.stores[0].rows["control"][[0, 2, 3]]
+    torch.testing.assert_close(after.stores[-1].rows["control"][0], devices.mean(0))

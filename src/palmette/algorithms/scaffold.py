@@ -5,7 +5,8 @@ Server and devices keep a guess of their gradient, c and c_i. A device takes K l
     y = y - alpha (g_i(y) - c_i + c)
 
 and renews its control variate: ``option = "I"`` takes its gradient on all its samples at x, one more gradient of the device;
-``option = "II"`` reuses the steps it took, ``c_i+ = c_i - c + (x - y) / (K alpha)``. With S devices of N answering,
+``option = "II"`` reuses the steps it took, ``c_i+ = c_i - c + (x - y) / (K alpha)``. With S devices of N answering
+(devices kept out of training are none of the N),
 
     x = x + server_lr mean (y_i - x)          c = c + |S|/N mean (c_i+ - c_i)
 
@@ -79,7 +80,7 @@ class Scaffold(FedAvg):
         still = torch.zeros_like(state["model"])
         kept = {name: state[name] for name in ("model", "control")}
         moves = yield Ask(kept, otherwise={"model": still, "control": still})
-        share = (moves.count / len(node.child_ids)).to(still)[:, None]
+        share = (moves.count / moves.members).to(still)[:, None]
         mean = state["model"] + moves["model"]
         return {
             "model": with_statistics(node.layout, state["model"] + self.server_lr * moves["model"], mean),

@@ -159,7 +159,13 @@ def exchange(node: Node, ask: Ask, link: Link, counters: Counters, traffic: Traf
     if ask.message is not None or reduction.bytes_up:
         begun = len(node) if asking is None else int(asking.sum())
         traffic.add(begun, _sent(ask.message, parents, asked), reduction.bytes_up)
-    return reduction.result(asking)
+    open_ = node.child_count if link.barred is None else _members(node, link.barred)
+    return reduction.result(asking, open_)
+
+
+def _members(node: Node, barred: Tensor) -> Tensor:
+    """Return how many children of each node are not kept out."""
+    return torch.bincount(node.child_parents[~barred[node.child_ids]], minlength=len(node))
 
 
 def _asked(node: Node, ask: Ask, link: Link, asking: Tensor | None, number: Tensor, turn: Tensor) -> Tensor:
@@ -277,7 +283,7 @@ class _Reduction:
             self._stack.append((self._there[positions], rows))
         self._mean.add(places if self._all_asked else self._place[places], {} if self._stack else rows)
 
-    def result(self, asking: Tensor | None) -> Replies:
+    def result(self, asking: Tensor | None, members: Tensor) -> Replies:
         """Return the reduced replies, filled up for nodes that nobody answered."""
         count = self._mean.present
         places = torch.cat([place for place, _ in self._stack]) if self._stack else _NONE
@@ -287,7 +293,7 @@ class _Reduction:
         else:
             values = self._fill(self._mean.result(), asking)
         parents = self._node.child_parents[places] if self._stack else _NONE
-        return Replies(values, count, lambda: self._mean.total, places, parents)
+        return Replies(values, count, members, lambda: self._mean.total, places, parents)
 
     def _fill(self, values: dict[str, Tensor], asking: Tensor | None) -> dict[str, Tensor]:
         if self._mean.complete or bool(self._mean.total.numpy().all()):

@@ -77,6 +77,7 @@ class Replies:
     Attributes:
         values: Reduced replies by name; a bare tensor's name is ``""``.
         count: For every node of the stack, how many children answered.
+        members: For every node of the stack, how many children it has that are not kept out of training (``data.unseen``).
         weigh: Computes `weight`.
         positions: With ``"stack"``: for every row, the child's position in `Node.child_ids`.
         parents: With ``"stack"``: for every row, the position of its parent in the stack.
@@ -84,6 +85,7 @@ class Replies:
 
     values: Mapping[str, Tensor]
     count: Tensor
+    members: Tensor
     weigh: Callable[[], Tensor]
     positions: Tensor
     parents: Tensor

@@ -62,6 +62,10 @@ def refused(*words: str, code: int = 2) -> str:
         (["permfl", "--set", "engine.device=abacus"], ["engine.device", "'abacus'"]),
         (["permfl", "--set", "dta.alpha=1"], ["'dta.alpha'", "'data.alpha'"]),
         (["permfl", "--set", "data=mnist"], ["group", "data.name"]),
+        (["permfl", "--set", "optimiser=adam"], ["group", "optimiser.momentum"]),
+        (["fedadam", "--set", "eta=1"], ["unknown setting 'eta'", "'server_lr'"]),
+        (["edge-mixing", "--tree", "2x2x2"], ["edge-mixing is defined on trees of 3 tiers; this one, 2x2x2, has 4"]),
+        (["demlearn", "--set", "levels=60"], ["levels", "equal to 16, not 60"]),
         (["permfl", "--set", "alpha"], ["key=value", "'alpha'"]),
         (["permfl", "--set", "=1"], ["key=value"]),
         (["permfl", "--set", "data.name.x=1", "--data", "digits"], ["data.name", "'digits'"]),
@@ -248,3 +252,9 @@ def test_bad_input_in_a_real_process_is_one_line_too() -> None:
         done.stderr
         == "palmette: unknown algorithm 'prmfl'; did you mean 'permfl'? All there are: palmette list algorithms\n"
     )
+
+
+def test_a_setting_with_the_name_of_a_group_can_be_set() -> None:
+    done = palmette("run", "pfedbayes", "--set", "optimiser=sgd", "--set", "local_steps=1", "--out", "here", *ONE_ROUND)
+    assert done.exit_code == 0, done.output
+    assert 'optimiser = "sgd"' in Path("here/config.toml").read_text(encoding="utf-8")

@@ -62,7 +62,7 @@ class DemLearn(Algorithm):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"published": PUBLISHED}
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "mixing": Between(0.1, 1.0)}
 
-    levels: Whole = 3
+    levels: Annotated[int, Field(ge=0, le=16), NUMBER] = 3
     mixing: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.6
     lam: NonNegative = 0.002
     amplification: Positive = 1.15

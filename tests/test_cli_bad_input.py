@@ -62,6 +62,10 @@ def refused(*words: str, code: int = 2) -> str:
         (["permfl", "--set", "engine.device=abacus"], ["engine.device", "'abacus'"]),
         (["permfl", "--set", "dta.alpha=1"], ["'dta.alpha'", "'data.alpha'"]),
         (["permfl", "--set", "data=mnist"], ["group", "data.name"]),
+        (["permfl", "--set", "optimiser=adam"], ["group", "optimiser.momentum"]),
+        (["fedadam", "--set", "eta=1"], ["unknown setting 'eta'", "'server_lr'"]),
+        (["edge-mixing", "--tree", "2x2x2"], ["edge-mixing is defined on trees of 3 tiers; this one, 2x2x2, has 4"]),
+        (["demlearn", "--set", "levels=60"], ["levels", "equal to 16, not 60"]),
         (["permfl", "--set", "alpha"], ["key=value", "'alpha'"]),
         (["permfl", "--set", "=1"], ["key=value"]),
         (["permfl", "--set", "data.name.x=1", "--data", "digits"], ["data.name", "'digits'"]),
@@ -122,6 +126,10 @@ def refused(*words: str, code: int = 2) -> str:
         (["permfl", "--set", "local_steps=1e18"], ["years on one core", "lower local_steps = 1e+18"]),
         (["permfl", "--set", "team_steps=1e18"], ["years on one core", "lower team_steps = 1e+18"]),
         (["fedavg", "--set", "tune_steps=1e18"], ["years on one core", "lower tune_steps = 1e+18"]),
+        (["pfedme", "--set", "prox_steps=1e18"], ["years on one core", "lower prox_steps = 1e+18"]),
+        (["ditto", "--set", "personal_steps=1e18"], ["years on one core", "lower personal_steps = 1e+18"]),
+        (["fedala", "--set", "first_weight_steps=1e18"], ["years on one core", "lower first_weight_steps = 1e+18"]),
+        (["fedrep", "--model", "dnn", "--set", "head_steps=1e18"], ["years on one core", "lower head_steps = 1e+18"]),
         (["l2gd", "--set", "iterations=1e18"], ["years on one core", "lower iterations = 1e+18"]),
         (["fl", "--set", "local_epochs=1e300"], ["years on one core", "lower local_epochs"]),
         (["fl", "--set", "passes=1e18"], ["1e+18 rounds", "lower passes = 1e+18"]),
@@ -248,3 +256,9 @@ def test_bad_input_in_a_real_process_is_one_line_too() -> None:
         done.stderr
         == "palmette: unknown algorithm 'prmfl'; did you mean 'permfl'? All there are: palmette list algorithms\n"
     )
+
+
+def test_a_setting_with_the_name_of_a_group_can_be_set() -> None:
+    done = palmette("run", "pfedbayes", "--set", "optimiser=sgd", "--set", "local_steps=1", "--out", "here", *ONE_ROUND)
+    assert done.exit_code == 0, done.output
+    assert 'optimiser = "sgd"' in Path("here/config.toml").read_text(encoding="utf-8")

@@ -211,7 +211,7 @@ def test_the_first_seed_can_choose_settings_for_all(tmp_path: Path) -> None:
         (["--tune", "2", "--search", "beta=0.01..0.1"], "--search beta: no method searches it; there is alpha"),
         (["--tune", "2", "--search", "fedavg.alpha=0.01..0.1"], "--search fedavg.alpha: no method searches it"),
         (["--tune", "2", "--search", "alpha=1..0.1"], "--search alpha=1..0.1: a range goes from"),
-        (["--tune", "2", "--tune-on", "last"], "--tune-on last: it is each, or first"),
+        (["--tune", "2", "--tune-on", "last"], "--tune-on takes each or first, not 'last'"),
     ],
 )
 def test_how_to_tune_is_refused_where_it_means_nothing(more: list[str], says: str) -> None:

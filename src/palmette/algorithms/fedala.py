@@ -35,7 +35,7 @@ Whole = Annotated[int, Field(ge=0), NUMBER]
 
 @settings
 class FedALA(Algorithm):
-    """Adaptive local aggregation: a device learns how much of each number of the global model to take over.
+    """Adaptive local aggregation: a device learns how much of each parameter of the global model to take over.
 
     Attributes:
         local_steps: Gradient steps of a device in every round.

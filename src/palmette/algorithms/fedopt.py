@@ -91,6 +91,8 @@ class AdaptiveAverage(OptimisedAverage):
     """What FedAdagrad, FedAdam and FedYogi share.
 
     Attributes:
+        alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
+            (eta_l in the paper).
         beta_1: Decay of the first moment (beta_1 in the paper).
         tau: Degree of adaptivity, which is added to the root of the second moment (tau in the paper).
     """

@@ -11,7 +11,7 @@ from typing import Any
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.algorithms.installed import clashes, installed
 from palmette.cli.failures import say
-from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, table_keys
+from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, settings_of, table_keys
 from palmette.errors import BadInput, nearest
 from palmette.files import is_file
 from palmette.learner.place import place
@@ -126,7 +126,7 @@ def _assign(values: dict[str, Any], text: str, problems: list[str]) -> None:
         problems.append(f"--set takes key=value, not {text!r}")
     elif len(path) > 1 and path[0] not in GROUPS:
         problems.append(f"unknown setting {key!r}{suggestion(key, _known(values))}")
-    elif len(path) == 1 and key in GROUPS:
+    elif len(path) == 1 and key in GROUPS and not _is_setting(values["algorithm"], key):
         problems.append(f"{key} is a group of settings; set one of them, as in --set {key}.{_example(key)}")
     elif len(path) > 1 or key in TOP:
         _put(values, path, literal(value.strip()), problems)
@@ -212,6 +212,11 @@ def is_known(algorithm: str) -> bool:
     except BadInput:
         return False
     return True
+
+
+def _is_setting(algorithm: str, key: str) -> bool:
+    """Tell whether an algorithm has a setting of this name, which may also be a group's, as pfedbayes' optimiser is."""
+    return is_known(algorithm) and any(setting.name == key for setting in settings_of(algorithm))
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, str]:

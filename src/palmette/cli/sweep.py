@@ -92,7 +92,7 @@ def read_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, Any]:
     for text in texts:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not key:
-            raise BadInput(f"{option} takes KEY=VALUES, as in beta=0.1,0.3,1, not {text!r}")
+            raise BadInput(f"{option} takes KEY=VALUES, as in beta=0.1,0.3,1 or beta=0.1..1, not {text!r}")
         if key in found:
             raise BadInput(f"{option} {key} is given twice; list all its values in one, as in {key}=0.1,0.3,1")
         if (both := _RANGE.fullmatch(values)) and "," not in values:

@@ -405,6 +405,7 @@ def prepare(
     task = task.with_parts(method.parts, whole=method.whole_part)
     links = config.links(people.tree, flat=method.flat)
     make_measures(config.metrics, people.classes)  # refuses what does not fit before a folder is made
+    method.check(people.tree.flat() if method.flat else people.tree)  # what nodes keep is only defined on such trees
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
         warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)

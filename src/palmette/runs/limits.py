@@ -38,7 +38,9 @@ _MOST_ROUNDS = 2**31 - 1  # a run's table counts them in 32 bits
 _USUAL = {
     **{"rounds": 1e4, "tree": 1e6, "team_steps": 100, "local_steps": 100, "local_epochs": 100, "iterations": 1e4},
     **{"tune_steps": 1e3, "tune_epochs": 100, "batch_size": 1e4, "model": 1e8, "passes": 1e3, "group_passes": 1e3},
+    **{"prox_steps": 100, "personal_steps": 100, "head_steps": 100, "weight_steps": 100, "first_weight_steps": 1e3},
 }
+_BESIDE = ("personal_steps", "head_steps", "weight_steps")  # steps that devices take besides the local ones
 
 
 @dataclass(frozen=True)
@@ -142,10 +144,12 @@ def _work(
         devices *= part
     batch = min(counts["batch_size"], mean) if method.batch_size == "full" else counts["batch_size"]
     once = math.ceil(mean / max(1.0, batch))  # steps of an epoch
+    local = max(counts.get("local_steps", 0), counts.get("local_epochs", 0) * once, counts.get("iterations", 0))
+    first = counts.get("first_weight_steps", 0) / counts["rounds"] if counts["rounds"] > 1 else 0  # in one round only
     return Work(
         rounds=counts["rounds"],
-        exchanges=counts.get("team_steps", 1),
-        steps=max(counts.get("local_steps", 0), counts.get("local_epochs", 0) * once, counts.get("iterations", 0)),
+        exchanges=max(1.0, counts.get("team_steps", 1)),  # 0 of them: devices talk to the server directly
+        steps=local * counts.get("prox_steps", 1) + sum(counts.get(name, 0) for name in _BESIDE) + first,
         tuned=max(counts.get("tune_steps", 0), counts.get("tune_epochs", 0) * once),
         devices=devices,
         everybody=tree.devices,

@@ -176,7 +176,7 @@ def plan_comparison(
             "--tune-on, --tuned-only and --search are about settings that are tried; say how many, as in --tune 4"
         )
     if choice.tune_on not in get_args(TuneOn):
-        raise BadInput(f"--tune-on {choice.tune_on}: it is each, or first")
+        raise BadInput(f"--tune-on takes each or first, not {choice.tune_on!r}")
     check_kind(choice.by)
     names = [arm.name for arm in arms if arm.role != "reference"]
     if choice.against is not None and choice.against not in names:

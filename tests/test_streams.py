@@ -14,11 +14,16 @@ from palmette.learner.routine import iterate
 from test_backends import close, learner, rows, work
 
 DROPPING = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Dropout(0.5), nn.Linear(9, 3))
+UNEVEN = torch.tensor([0, 1, 2, 3, 4])
 every_backend = pytest.mark.parametrize("backend", ["loop", "vmap", "fused"])
-models = pytest.mark.parametrize("model", ["mclr", "dnn", DROPPING], ids=["mclr", "dnn", "dropout"])
+# Plain loops are slow, and what they do with a stream does not depend on the model.
+models = pytest.mark.parametrize(
+    ("backend", "model"),
+    [("loop", DROPPING), ("vmap", "dnn"), ("fused", "mclr"), ("fused", "dnn"), ("fused", DROPPING)],
+    ids=["loop", "vmap", "fused-mclr", "fused-dnn", "fused-dropout"],
+)
 
 
-@every_backend
 @models
 def test_descents_on_a_stream_go_on_where_the_last_one_ended(backend: str, model: Any) -> None:
     of = learner(model, backend)
@@ -31,7 +36,6 @@ def test_descents_on_a_stream_go_on_where_the_last_one_ended(backend: str, model
     assert doing.device_steps == 7 * len(theta)
 
 
-@every_backend
 @models
 def test_a_stream_again_has_the_same_batches(backend: str, model: Any) -> None:
     of = learner(model, backend)
@@ -60,9 +64,13 @@ def test_a_stream_wants_one_number_of_steps() -> None:
             doing.descend(rows(of), steps=steps, lr=0.1, batch=doing.stream())
 
 
-@every_backend
-@pytest.mark.parametrize("pull", [0.0, 0.4])
-@pytest.mark.parametrize("steps", [4, torch.tensor([0, 1, 2, 3, 4])], ids=["even", "uneven"])
+@pytest.mark.parametrize(
+    ("backend", "pull", "steps"),
+    [
+        *(("loop", 0.4, 4), ("vmap", 0.4, 4), ("vmap", 0.0, UNEVEN)),
+        *(("fused", 0.0, 4), ("fused", 0.4, 4), ("fused", 0.0, UNEVEN), ("fused", 0.4, UNEVEN)),
+    ],
+)
 def test_a_shift_is_an_extra_gradient_that_stays(backend: str, pull: float, steps: Any) -> None:
     given: dict[str, Any] = {"steps": steps, "lr": 0.1, "pull": pull}
     of = learner("dnn", backend, l2=0.1)
@@ -88,8 +96,7 @@ def coupled(doing: LocalWork, steps: int, share: Any, lr: Any) -> dict[str, torc
 
 
 @pytest.mark.parametrize("each", [False, True], ids=["one", "each"])
-@pytest.mark.parametrize("size", [8, "full"])
-@pytest.mark.parametrize("model", ["dnn", DROPPING], ids=["dnn", "dropout"])
+@pytest.mark.parametrize(("model", "size"), [("dnn", "full"), (DROPPING, 8)], ids=["dnn", "dropout"])
 def test_every_backend_goes_through_a_routine_alike(model: Any, each: bool, size: Any) -> None:
     share = torch.linspace(0, 1, 5, dtype=torch.float64) if each else 0.3
     found = []

@@ -21,8 +21,9 @@ from palmette.protocol import Algorithm, Node, Server, State
 from palmette.runs import execute, make_config
 from palmette.runs.folder import CHECKPOINT, CONFIG, METRICS, PROGRESS, STATE, Folder
 from palmette.runs.progress import Bars, Lines, watching
+from palmette.testing.problems import task_for
 from palmette.tree import Tree
-from problems import regression, task_of
+from problems import regression
 from test_contract import every_algorithm
 from test_runs import DIGITS, Killer, contents
 
@@ -202,7 +203,7 @@ def test_exist_is_an_option_and_needs_a_folder() -> None:
 @every_algorithm
 def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(method: Algorithm) -> None:
     population = regression([3, 2, 4], unequal=True)
-    task = task_of(population)
+    task = task_for(method, population)
     given: dict[str, Any] = {"seed": 3, "evaluate_every": 2}
     if method.name != "async-l2gd":
         given["participation"] = {"devices": "pass 2"}

@@ -23,6 +23,7 @@ from palmette.runs.folder import CONFIG
 from palmette.runs.objects import hash_samples
 from palmette.tree import Ints, Tree
 from problems import regression
+from test_contract import SMALL
 from test_runs import contents
 
 FAST: dict[str, Any] = {"team_steps": 2, "local_steps": 2, "alpha": 0.3}
@@ -81,7 +82,7 @@ def test_the_servers_own_name_is_kept() -> None:
 @pytest.mark.parametrize("name", sorted(pm.ALGORITHMS))
 def test_every_algorithm_given_as_an_object_runs_again_by_its_name(name: str) -> None:
     population = pm.make_population("digits", tree="2x2")
-    method = pm.algorithm(name)
+    method = pm.algorithm(name, **SMALL[name])
     result = pm.run(method, population, "dnn" if method.parts else "mclr", rounds=1, out="one")
     assert result.config.given == {}
     runs_again()

@@ -24,6 +24,7 @@ from palmette.protocol import Algorithm, ModelKind
 from palmette.runs import Interrupted, execute, load, make_config, resume, run
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, Folder
 from palmette.task import make_task
+from palmette.testing.problems import task_for
 from problems import regression
 from test_contract import TABLE, every_algorithm
 
@@ -70,7 +71,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @every_algorithm
 def test_a_killed_run_resumes_to_the_very_same_bytes(method: Algorithm, tmp_path: Path) -> None:
     population = regression([3, 2, 4], unequal=True)
-    task = make_task("linear", population.shape, None)
+    task = task_for(method, population)
     given: dict[str, Any] = {"rounds": 4, "seed": 3, "evaluate_every": 1}
     if method.name != "async-l2gd":
         given["participation"] = {"devices": "pass 2"}

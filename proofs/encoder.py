@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import palmette as pm
-from palmette.population.pool import Pool
+from palmette.datasets import Pool
 
 TOKENS, HEADS, LAYERS = 32, 12, 6  # of a post; of the encoder
 SECONDS = 60.0

@@ -35,8 +35,9 @@ import palmette as pm
 from palmette.algorithms import ALGORITHMS
 from palmette.cli import configure as configuring
 from palmette.cli.keys import GROUPS, TOP, known_keys
+from palmette.datasets import DATASETS
 from palmette.errors import PalmetteError
-from palmette.population import PARTITIONS, SOURCES
+from palmette.population import PARTITIONS
 from palmette.report.tables import run_report
 from palmette.runs import Result, execute, make_config
 from palmette.task.models import MODELS
@@ -274,7 +275,7 @@ def values(luck: random.Random) -> dict[str, Any]:
         place = made.setdefault(group, {}) if group else made
         if not isinstance(place, dict):
             continue
-        place[rest] = luck.choice([*PARTITIONS, *SOURCES]) if luck.random() < 0.1 else wild(luck)
+        place[rest] = luck.choice([*PARTITIONS, *DATASETS]) if luck.random() < 0.1 else wild(luck)
     return made
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from palmette.population.sources import digits
+from palmette.datasets.digits import digits
 
 
 def rows_of(data: Path, name: str) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ LAYERS = (
     ("errors",),
     ("address", "files", "imports", "values"),
     ("tree",),
+    ("datasets",),
     ("population", "task"),
     ("learner", "tables"),
     ("protocol",),

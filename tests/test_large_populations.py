@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from palmette import address
 from palmette.algorithms import PerMFL
 from palmette.cli.app import app
+from palmette.datasets.crowd import crowd
 from palmette.engines.evaluation import evaluate
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged
 from palmette.links import Link, Participation
 from palmette.population import Population, load, make_population
-from palmette.population.crowd import crowd
 from palmette.protocol import Device, State
 from palmette.task import make_task
 from palmette.tree import Tree

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palmette.population.files import data_folder
+from palmette.datasets.files import data_folder
 from real_tables import make_files
 from tables import palmette
 from test_readme import BLOCK, ROOT

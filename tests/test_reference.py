@@ -14,8 +14,8 @@ from palmette.algorithms import ALGORITHMS, algorithm
 from palmette.cli.app import app
 from palmette.cli.keys import data_keys, general_keys, known_keys, model_keys, settings_of
 from palmette.cli.reference import NAMES, markdown
+from palmette.datasets import DATASETS
 from palmette.errors import BadInput
-from palmette.population import SOURCES
 from palmette.protocol.sentences import allowed, brief, letter, sentences, suggestion
 from palmette.protocol.settings import described
 from palmette.runs.config import EngineConfig, ModelConfig, RunConfig
@@ -35,7 +35,7 @@ def said(text: str) -> str:
 def all_keys() -> dict[str, list[Any]]:
     keys = {name: settings_of(name) for name in ALGORITHMS}
     keys |= {"run": general_keys(), "data": data_keys()}
-    keys |= {f"data {name}": data_keys(name) for name in SOURCES}
+    keys |= {f"data {name}": data_keys(name) for name in DATASETS}
     return keys | {f"model {name}": model_keys(name) for name in MODELS}
 
 

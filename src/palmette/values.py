@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from palmette.errors import BadInput
+
+Array = NDArray[Any]
+"""A numpy array of any type."""
 
 _SHOWN = 80  # letters of a value that an error message repeats
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")

@@ -12,12 +12,12 @@ from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.algorithms.installed import clashes, installed
 from palmette.cli.failures import say
 from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, settings_of, table_keys
+from palmette.datasets import DATASETS, dataset_of
 from palmette.errors import BadInput, nearest
 from palmette.files import is_file
 from palmette.learner.place import place
 from palmette.population import PARTITIONS
 from palmette.population.partition import option_names
-from palmette.population.sources import source_of
 from palmette.protocol.importing import whole_path
 from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
@@ -148,13 +148,21 @@ def _put(values: dict[str, Any], path: Sequence[str], value: Any, problems: list
 
 
 def _tree_of_own_data(values: dict[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Refuse a tree beside a user's own data, which say it themselves; one that a run wrote down is left out."""
-    if not _own(values.get("data")):
+    """Refuse a tree beside data that have one of their own; one that a run wrote down is left out."""
+    data = values.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    natural = isinstance(name, str) and name in DATASETS and DATASETS[name].natural
+    if not natural and not _own(data):
         return []
     values.pop("tree", None)
     values.pop("server", None)
     if wanted.get("tree") is None:
         return []
+    if natural:
+        return [
+            f"{name} has devices and teams of its own, so leave --tree out; --set data.per_team=10 keeps ten devices "
+            "of each team"
+        ]
     return ["your own data say who is in which team; leave --tree out and name the columns of teams with data.team"]
 
 
@@ -172,7 +180,7 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
         problems += [] if by_function else _strangers("data", data, table_keys())
     elif isinstance(data, dict) and "data" not in given:
         try:
-            source_of(str(data.get("name", "digits")))
+            dataset_of(str(data.get("name", "digits")))
         except BadInput as error:
             problems.append(str(error))
         problems += _strangers("data", data, data_keys())

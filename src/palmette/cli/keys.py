@@ -11,9 +11,10 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel
 
 from palmette.algorithms import kind_of
+from palmette.datasets import DATASETS
 from palmette.learner import Optimiser
-from palmette.population import PARTITIONS, SOURCES, make_population
-from palmette.population.partition import option_names
+from palmette.population import PARTITIONS, make_population
+from palmette.population.selection import Selection
 from palmette.protocol.sentences import allowed, letter, sentences
 from palmette.protocol.settings import described
 from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfig
@@ -77,9 +78,10 @@ def general_keys() -> list[Key]:
 
 def data_keys(source: str | None = None) -> list[Key]:
     """Return the keys of a data set: of all there are, or of one with the partition it has by default."""
-    chosen = [SOURCES[source]] if source is not None else list(SOURCES.values())
+    chosen = [DATASETS[source]] if source is not None else list(DATASETS.values())
     dealt = [entry.partition for entry in chosen if entry.partition] if source is not None else list(PARTITIONS)
-    apart = () if dealt else ("partition", "teams")  # what says how samples are dealt out
+    natural = any(entry.natural for entry in chosen)
+    apart = () if dealt else ("partition",) if natural else ("partition", "teams")  # how samples are dealt out
     files = {name for name in ("folder", "pixels") if not any(name in entry.takes for entry in chosen)}
     general = [*_fields(DataConfig, "data."), *_options(make_population, "data.")]
     known: dict[str, Key] = {}
@@ -91,9 +93,11 @@ def data_keys(source: str | None = None) -> list[Key]:
             key for key in _options(entry.read, "data.") if key.name.removeprefix("data.") not in ("folder", "pixels")
         ]
         _add(known, own, "" if source is not None else _name_of(entry))
+    given = dict(DATASETS[source].options) if source is not None else {}
     for name in dealt:
-        given = dict(SOURCES[source].options) if source is not None else {}
-        _add(known, _partition_options(name, given), name)
+        _add(known, _dealing_options(PARTITIONS[name], given), name)
+    if natural:
+        _add(known, _dealing_options(Selection, given), "" if source is not None else "data of devices of their own")
     return list(known.values())
 
 
@@ -142,18 +146,17 @@ def _options(function: Callable[..., Any], prefix: str) -> list[Key]:
     ]
 
 
-def _partition_options(name: str, given: Mapping[str, Any]) -> list[Key]:
-    kind: Any = PARTITIONS[name]
+def _dealing_options(kind: Any, given: Mapping[str, Any]) -> list[Key]:
+    """Return the options of a partition, or of the choice of devices."""
     told, hints = sentences(kind), get_type_hints(kind, include_extras=True)
-    fields = {field.name: field for field in dataclasses.fields(kind)}
     return [
         Key(
-            f"data.{option}",
-            given.get(option, _plain(fields[option].default)),
-            allowed(hints[option]),
-            told.get(option, ""),
+            f"data.{field.name}",
+            given.get(field.name, _plain(field.default)),
+            allowed(hints[field.name]),
+            told.get(field.name, ""),
         )
-        for option in option_names(name)
+        for field in dataclasses.fields(kind)
     ]
 
 
@@ -169,7 +172,7 @@ def _add(known: dict[str, Key], keys: Iterable[Key], owner: str) -> None:
 
 
 def _name_of(entry: Any) -> str:
-    return next(name for name, source in SOURCES.items() if source is entry)
+    return next(name for name, source in DATASETS.items() if source is entry)
 
 
 def _plain(value: Any) -> Any:

@@ -10,8 +10,8 @@ from typing import Any
 
 from palmette.algorithms import ALGORITHMS, FAMILIES, family_of, kind_of, models_of
 from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of, table_keys
+from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
-from palmette.population import SOURCES
 from palmette.studies.reproduce import EXPERIMENTS
 from palmette.task import make_task
 from palmette.task.layout import Layer
@@ -26,7 +26,7 @@ _MODELS = (
 
 NAMES: Mapping[str, Iterable[str]] = {
     "algorithms": ALGORITHMS,
-    "datasets": SOURCES,
+    "datasets": DATASETS,
     "models": MODELS,
     "experiments": EXPERIMENTS,
 }
@@ -64,8 +64,8 @@ def _algorithm(name: str) -> dict[str, Any]:
 
 def _dataset(name: str) -> dict[str, Any]:
     return {
-        "summary": SOURCES[name].description,
-        "partition": SOURCES[name].partition,
+        "summary": DATASETS[name].description,
+        "partition": DATASETS[name].partition,
         "settings": [key.as_dict() for key in data_keys(name) if key.name != "data.name"],
         "example": f"palmette run permfl --data {name}",
     }

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from palmette.datasets import Dataset, Pool, dataset_of, load
+from palmette.datasets.images import Pixels
 from palmette.errors import BadInput, nearest
 from palmette.population import packing, teams
 from palmette.population.partition import Partition, Parts, make_partition, option_names
 from palmette.population.population import Population
 from palmette.population.recipe import SET_ELSEWHERE, write_down
-from palmette.population.sources import Pixels, Pool, Source, load, source_of
+from palmette.population.selection import Selection
 from palmette.population.unseen import keep_out
 from palmette.tree import Tree
 from palmette.values import fraction, plain, shown
 from palmette.values import seed as checked
 
-# A user's own pool is dealt out like the digits.
-_POOL = Source("a user's own pool", Pool, (), "dirichlet", (("within", "team"),))
+_TREE = "4x10"
 _TEST = 0.25  # the part of each device's samples kept for testing
+# A user's own pool is dealt out like the digits.
+_POOL = Dataset("a user's own pool", lambda: Pool(np.zeros(0), np.zeros(0), None), "dirichlet", (("within", "team"),))
 
 
 def make_population(
     source: str | Pool = "digits",
     *,
-    tree: Tree | str | int | Sequence[Any] | Mapping[str, Any] = "4x10",
+    tree: Tree | str | int | Sequence[Any] | Mapping[str, Any] | None = None,
     seed: int = 0,
     partition: str | Partition | None = None,
-    teams: str = "random",
+    teams: str | None = None,
     shift: str | None = None,
     folder: str | Path | None = None,
     test: float = _TEST,
@@ -43,87 +46,146 @@ def make_population(
     """Make the population of a named data set on a tree.
 
     Args:
-        source: ``"digits"``, ``"mnist"``, ``"fashion-mnist"``, ``"synthetic"``, ``"crowd"``, or a `Pool` of your own samples.
-        tree: The tree, or what `Tree.parse` reads.
-        seed: Decides the partition, the teams and the split, and with ``synthetic`` the samples.
+        source: The name of a data set, as in ``palmette list datasets``, or a `Pool` of your own samples.
+        tree: The tree, or what `Tree.parse` reads; ``"4x10"`` by default. Data with devices and teams of their own take none.
+        seed: Decides the partition, the teams and the split, and with generated data the samples.
         partition: Partition of the samples over devices: ``"labels"``, ``"dirichlet"``, ``"iid"``, ``"few"``, in Python also
-            an object; each data set has its own default. ``synthetic`` takes none, its samples come by device.
-        teams: Forming of teams: ``"random"``, ``"given"``, ``"worst"`` or ``"average"``; see ``palmette list datasets``.
+            an object; each data set has its own default. Data that come by device take none.
+        teams: Forming of teams: ``"random"``, ``"given"``, ``"worst"`` or ``"average"``; see ``palmette list datasets``. By
+            default ``"random"``, and ``"given"`` where data have teams of their own.
         shift: Shift between teams: ``"rotate"`` turns the images of team i by i * 90 degrees.
         folder: Folder with the files of data sets; else ``PALMETTE_DATA``, else the user's cache folder.
         test: Test share: the part of each device's samples kept for testing.
         pixels: Scale of image features: ``"signed"`` for -1..1, ``"unit"`` for 0..1.
         unseen: Part of the devices that is kept out of training, to see how models do on new devices.
-        **options: Options of the source (``alpha``, ``beta``) or of the partition (``classes_per_device``, ...).
+        **options: Options of the data set (``alpha``, ``beta``), of the partition (``classes_per_device``, ...), or of the
+            choice of devices where they are the data's own (``least``, ``per_team``).
     """
-    part, options = fraction("test", plain(test)), {name: _plain(value) for name, value in options.items()}
-    made = _build(source, Tree.parse(tree), checked(seed), partition, teams, shift, folder, part, pixels, options)
-    kept_out = keep_out(made.tree, fraction("unseen", plain(unseen)), seed)
-    if kept_out is None or made.recipe is None:
-        return made
-    recipe = replace(made.recipe, values={**made.recipe.values, "unseen": float(unseen)})
-    return replace(made, unseen=kept_out).made_by(recipe)
-
-
-def _build(
-    source: str | Pool,
-    tree: Tree,
-    seed: int,
-    partition: str | Partition | None,
-    formation: str,
-    shift: str | None,
-    folder: str | Path | None,
-    test: float,
-    pixels: Pixels,
-    options: Mapping[str, Any],
-) -> Population:
-    entry = _POOL if isinstance(source, Pool) else source_of(source)
-    own = {name: value for name, value in options.items() if name in entry.takes and name not in SET_ELSEWHERE}
-    rest = {name: value for name, value in options.items() if name not in own}
-    chosen, given_options = _partition(source, entry, partition, rest), dict(own)
-    teams.check_formation(formation, chosen)
-    if "pixels" not in entry.takes and not (isinstance(pixels, str) and pixels == "signed"):
-        raise BadInput(f"pixels = {shown(pixels)} is for images that Palmette loads; leave it out here")
-    if "folder" not in entry.takes and folder is not None:
-        raise BadInput(f"{_name(source)} reads no files; leave folder = {shown(plain(folder))} out")
-    if isinstance(source, Pool):
-        pool = source
-    else:
-        given = {"folder": folder, "pixels": pixels, "devices": tree.devices, "tree": tree, "seed": seed}
-        own.update({name: value for name, value in given.items() if name in entry.takes})
-        pool = load(source, **own)
-    teams.check_shift(shift, tree, pool.x.shape[1:])
-    recipe = write_down(
+    entry = _POOL if isinstance(source, Pool) else dataset_of(source)
+    natural = source.tree is not None if isinstance(source, Pool) else entry.natural
+    if natural and tree is not None:
+        raise BadInput(
+            f"{_name(source)} has devices and teams of its own; leave tree = {shown(tree)} out. data.per_team = 10 keeps ten "
+            "devices of each team"
+        )
+    wanted = _Wanted(
         source,
         entry,
-        chosen,
-        given_options,
-        seed=seed,
-        teams=formation,
+        None if natural else Tree.parse(_TREE if tree is None else tree),
+        checked(seed),
+        formation=teams if teams is not None else "given" if natural else "random",
         shift=shift,
         folder=folder,
-        test=test,
+        test=fraction("test", plain(test)),
         pixels=pixels,
+        options={name: _plain(value) for name, value in options.items()},
+    )
+    made = _build(wanted, partition)
+    if not fraction("unseen", plain(unseen)):
+        return made
+    if made.unseen is not None:
+        raise BadInput(f"{made.source} has unseen devices of its own; leave unseen = {unseen} out")
+    assert made.recipe is not None
+    recipe = replace(made.recipe, values={**made.recipe.values, "unseen": float(unseen)})
+    return replace(made, unseen=keep_out(made.tree, float(unseen), seed)).made_by(recipe)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What a population is to be made of; see `make_population`.
+
+    Attributes:
+        tree: The tree; ``None`` where the data have one of their own.
+    """
+
+    source: str | Pool
+    entry: Dataset
+    tree: Tree | None
+    seed: int
+    formation: str
+    shift: str | None
+    folder: str | Path | None
+    test: float
+    pixels: Pixels
+    options: Mapping[str, Any]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The options of the data set itself."""
+        return {name: value for name, value in self.options.items() if self._is_own(name)}
+
+    @property
+    def rest(self) -> dict[str, Any]:
+        """The other options."""
+        return {name: value for name, value in self.options.items() if not self._is_own(name)}
+
+    def _is_own(self, name: str) -> bool:
+        return name in self.entry.takes and name not in SET_ELSEWHERE
+
+    def check(self) -> None:
+        """Refuse what does not go with the data set."""
+        if "pixels" not in self.entry.takes and not (isinstance(self.pixels, str) and self.pixels == "signed"):
+            raise BadInput(f"pixels = {shown(self.pixels)} is for images that Palmette loads; leave it out here")
+        if "folder" not in self.entry.takes and self.folder is not None:
+            raise BadInput(f"{_name(self.source)} reads no files; leave folder = {shown(plain(self.folder))} out")
+
+    def load(self) -> Pool:
+        """Load the samples."""
+        if isinstance(self.source, Pool):
+            return self.source
+        given = {"folder": self.folder, "pixels": self.pixels, "tree": self.tree, "seed": self.seed}
+        given |= {} if self.tree is None else {"devices": self.tree.devices}
+        takes = self.entry.takes
+        return load(self.source, **self.own, **{name: value for name, value in given.items() if name in takes})
+
+
+def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
+    chosen = _dealing(wanted, partition)
+    dealt = chosen if isinstance(chosen, Partition) else None
+    teams.check_formation(wanted.formation, dealt)
+    wanted.check()
+    pool = wanted.load()
+    if isinstance(chosen, Selection):
+        pool = chosen.apply(pool, wanted.seed)
+    tree = wanted.tree if wanted.tree is not None else pool.tree
+    assert tree is not None
+    teams.check_shift(wanted.shift, tree, pool.x.shape[1:])
+    recipe = write_down(
+        wanted.source,
+        wanted.entry,
+        chosen,
+        wanted.own,
+        seed=wanted.seed,
+        teams=wanted.formation,
+        shift=wanted.shift,
+        folder=wanted.folder,
+        test=wanted.test,
+        pixels=wanted.pixels,
         split=pool.train is not None,
     )
     if pool.train is not None:
-        if test != _TEST:
-            raise BadInput(f"{pool.name} comes with its own test samples; leave test = {test} out")
-        return _split(pool, tree, shift).made_by(recipe)
-    parts = _units(pool, tree, seed, chosen, formation)
-    leaf = teams.leaf_of_unit(formation, tree, seed, chosen)
+        if wanted.test != _TEST:
+            raise BadInput(f"{pool.name} comes with its own test samples; leave test = {wanted.test} out")
+        return _split(pool, tree, wanted.shift).made_by(recipe)
+    parts = _units(pool, tree, wanted.seed, dealt, wanted.formation)
+    leaf = teams.leaf_of_unit(wanted.formation, tree, wanted.seed, dealt)
+    targets = packing.as_tensor(pool.y[parts.index], "y")
     packed = packing.pack(
         tree,
         packing.as_tensor(pool.x[parts.index], "x"),
-        packing.as_tensor(pool.y[parts.index], "y").long(),
+        targets if targets.is_floating_point() else targets.long(),
         torch.from_numpy(np.repeat(leaf, np.diff(parts.start))),
-        test=test,
-        seed=seed,
+        test=wanted.test,
+        seed=wanted.seed,
         classes=pool.classes,
-        limit=chosen.train_limit if chosen is not None else None,
+        limit=dealt.train_limit if dealt is not None else None,
     )
-    x = packed.x if shift is None else teams.rotate(packed.x, packed.start, tree)
+    x = packed.x if wanted.shift is None else teams.rotate(packed.x, packed.start, tree)
     made = Population(tree, x, packed.y, packed.start, packed.train, pool.affine, pool.classes, pool.name)
+    if pool.unseen is not None:
+        new = torch.zeros(tree.devices, dtype=torch.bool)
+        new[torch.from_numpy(leaf)] = torch.from_numpy(np.asarray(pool.unseen, dtype=bool))
+        made = replace(made, unseen=new if bool(new.any()) else None)
     return made.made_by(recipe)
 
 
@@ -135,13 +197,15 @@ def _split(pool: Pool, tree: Tree, shift: str | None) -> Population:
     start = torch.from_numpy(pool.start)
     if shift is not None:
         x = teams.rotate(x, start, tree)
-    return Population(tree, x, y, start, torch.from_numpy(pool.train), pool.affine, pool.classes, pool.name)
+    new = None if pool.unseen is None else torch.from_numpy(pool.unseen)
+    train = torch.from_numpy(pool.train)
+    return Population(tree, x, y, start, train, pool.affine, pool.classes, pool.name, unseen=new)
 
 
 def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, formation: str) -> Parts:
     """Return the pool's samples unit by unit."""
     labels = np.asarray(pool.y)
-    if labels.dtype.kind not in "iu" or len(labels) != len(pool.x):
+    if len(labels) != len(pool.x) or (pool.classes is not None and labels.dtype.kind not in "iu"):
         raise BadInput(
             f"{pool.name} needs a whole label for each of {len(pool.x)} samples, not {len(labels)} {labels.dtype}"
         )
@@ -153,8 +217,8 @@ def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, forma
                 "make them equal"
             )
         return Parts(np.arange(pool.start[-1]), pool.start)
-    if labels.ndim != 1:
-        raise BadInput(f"a partition needs one label per sample, not labels of shape {labels.shape}")
+    if labels.ndim != 1 or pool.classes is None:
+        raise BadInput(f"a partition needs one label per sample, a whole number, not {labels.dtype} of shape {labels.shape}")
     if len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < pool.classes:
         raise BadInput(f"{pool.name} needs samples with labels in 0..{pool.classes - 1} (classes = {pool.classes})")
     each = partition.by_label
@@ -162,18 +226,21 @@ def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, forma
     return partition.assign(labels.astype(np.int64), tree, pool.classes, seed, owned)
 
 
-def _partition(
-    source: str | Pool, entry: Source, partition: str | Partition | None, options: Mapping[str, Any]
-) -> Partition | None:
-    """Return the partition that is meant, ``None`` for samples that come by device."""
+def _dealing(wanted: _Wanted, partition: str | Partition | None) -> Partition | Selection | None:
+    """Return the partition that is meant, or the choice of devices where they are the data's own; ``None`` for neither."""
+    source, entry, options, name = wanted.source, wanted.entry, wanted.rest, _name(wanted.source)
     by_device = source.start is not None if isinstance(source, Pool) else entry.partition is None
     if by_device:
         if partition is not None:
-            raise BadInput(f"{_name(source)} is made device by device and takes no partition; leave data.partition out")
-        _refuse(options, [name for name in entry.takes if name not in SET_ELSEWHERE], _name(source))
+            raise BadInput(f"{name} is made device by device and takes no partition; leave data.partition out")
+        own = [option for option in entry.takes if option not in SET_ELSEWHERE]
+        if wanted.tree is None:
+            _refuse(options, [*own, *(one.name for one in fields(Selection))], name)
+            return Selection(**{**dict(entry.options), **options})
+        _refuse(options, own, name)
         return None
     if isinstance(partition, Partition):
-        _refuse(options, [], f"{_name(source)} with a ready-made partition")
+        _refuse(options, [], f"{name} with a ready-made partition")
         return partition
     if partition is None:
         assert entry.partition is not None
@@ -192,4 +259,5 @@ def _name(source: str | Pool) -> str:
 
 def _refuse(options: Mapping[str, Any], known: list[str], what: str) -> None:
     for option in options:
-        raise BadInput(f"{what} has no option {option!r}{nearest(option, known) if known else '; it has none'}")
+        if option not in known:
+            raise BadInput(f"{what} has no option {option!r}{nearest(option, known) if known else '; it has none'}")

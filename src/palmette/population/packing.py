@@ -15,9 +15,8 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput
-from palmette.population.files import Array
 from palmette.tree import Tree
-from palmette.values import fraction, whole
+from palmette.values import Array, fraction, whole
 
 _KEPT = (torch.uint8, torch.int64, torch.float32, torch.float64)
 _SCAN = 1 << 24  # values looked at together, so that a check never holds a second copy of the data

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from palmette.datasets import Dataset, Pool
 from palmette.population.partition import PARTITIONS, Few, Partition
-from palmette.population.pool import Pool
-from palmette.population.sources import Source
+from palmette.population.selection import Selection
 
 SET_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")  # what a population is told that its source may ask for
 
@@ -35,8 +35,8 @@ class Recipe:
 
 def write_down(
     source: str | Pool,
-    entry: Source,
-    partition: Partition | None,
+    entry: Dataset,
+    dealing: Partition | Selection | None,
     options: Mapping[str, Any],
     *,
     seed: int,
@@ -52,7 +52,7 @@ def write_down(
     Args:
         source: The source.
         entry: Its row in the table of sources.
-        partition: The partition, ``None`` for samples that come by device.
+        dealing: The partition, or the choice of devices where they are the data's own.
         options: The source's own options that were given.
         seed: The seed.
         teams: How teams are formed.
@@ -68,8 +68,10 @@ def write_down(
     if not own:
         known = inspect.signature(entry.read).parameters
         values |= {name: known[name].default for name in entry.takes if name not in SET_ELSEWHERE} | dict(options)
-    if partition is not None:
-        values |= _partition(partition, objects)
+    if isinstance(dealing, Partition):
+        values |= _partition(dealing, objects)
+    elif dealing is not None:
+        values |= {name: value for name, value in asdict(dealing).items() if value is not None}
     if not split:
         values |= {"teams": teams, "test": test}
     if "pixels" in entry.takes:

@@ -15,11 +15,10 @@ from torch import Tensor
 from palmette import values
 from palmette.errors import BadInput
 from palmette.population.encoding import Encoding
-from palmette.population.files import Array
 from palmette.population.population import Population
 from palmette.population.recipe import Recipe
 from palmette.tree import Tree
-from palmette.values import one_line
+from palmette.values import Array, one_line
 
 ABOUT = "population.json"
 _FORMAT = 1

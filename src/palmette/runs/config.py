@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from palmette.algorithms import algorithm, kind_of, source_of
+from palmette.datasets import DATASETS
 from palmette.engines import rules
 from palmette.engines.measures import check_measures
 from palmette.engines.store import rows_bytes
@@ -73,6 +74,11 @@ class DataConfig(_Part):
     def own(self) -> bool:
         """Whether the data are the user's own, known by their path."""
         return is_own(self.name)
+
+    @property
+    def planted(self) -> bool:
+        """Whether the tree comes with the data: the user's own, or a data set with devices and teams of its own."""
+        return self.own or (self.name in DATASETS and DATASETS[self.name].natural)
 
     @property
     def label(self) -> str:
@@ -258,12 +264,13 @@ class RunConfig(_Part):
         if self.data.own:
             made = open_data(self.data.name, seed=seed, **options)
         else:
-            made = make_population(self.data.name, tree=self.make_tree(), seed=seed, **options)
+            tree = None if self.data.planted else self.make_tree()
+            made = make_population(self.data.name, tree=tree, seed=seed, **options)
         return made if self.data.validation is None else for_choosing(made, self.data.validation)
 
     def on(self, population: Population, method: Algorithm) -> RunConfig:
-        """Return the config with what only the data can say: of a user's own data, the tree and what follows from it."""
-        if not self.data.own:
+        """Return the config with what only the data can say: the tree, where it is theirs, and what follows from it."""
+        if not self.data.planted:
             return self
         known: dict[str, Any] = {"tree": population.tree.spec()}
         if "rounds" not in self.model_fields_set:
@@ -438,7 +445,7 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
     if "algorithm" not in config.given and (source := source_of(config.algorithm)):
         config = _from_source(config, source)
-    if config.data.own:
+    if config.data.planted:
         return config  # how many rounds the settings ask for depends on the tree, which the data will tell
     if "rounds" not in values and config.source:
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})

@@ -12,12 +12,11 @@ import torch
 
 from palmette.errors import BadInput
 from palmette.population import Encoding, Population, packing
-from palmette.population.files import Array
 from palmette.population.population import check_affine
 from palmette.population.unseen import keep_out
 from palmette.tables.places import Path, plant
 from palmette.tables.problems import Findings
-from palmette.values import fraction
+from palmette.values import Array, fraction
 
 
 def assemble(

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from palmette.datasets.files import read_npz
 from palmette.errors import BadInput
 from palmette.population import Population
-from palmette.population.files import Array, read_npz
 from palmette.tables.assemble import assemble
 from palmette.tables.read import read_table
 from palmette.tables.source import Table, looks_like_a_table, open_table
-from palmette.values import one_line, shown, whole
+from palmette.values import Array, one_line, shown, whole
 
 TEAMS, LABELS = "teams.csv", "labels.csv"
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")

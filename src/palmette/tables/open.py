@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
-from palmette.population import SOURCES, Population, load_population
+from palmette.population import Population, load_population
 from palmette.population.recipe import Recipe
 from palmette.population.saved import is_saved
 from palmette.tables.assemble import digest
@@ -23,7 +24,7 @@ APART = ("source", "seed", "into")  # keywords of `read_table` that are no setti
 
 def is_own(name: str) -> bool:
     """Return whether a data set's name is the path of a user's own data rather than the name of a public data set."""
-    return name not in SOURCES and (bool(re.search(r"[/\\.:]", name)) or Path(name).exists())
+    return name not in DATASETS and (bool(re.search(r"[/\\.:]", name)) or Path(name).exists())
 
 
 def label_of(name: str) -> str:

@@ -18,7 +18,6 @@ from torch import Tensor
 from palmette import values
 from palmette.errors import BadInput
 from palmette.population import Encoding, Population
-from palmette.population.files import Array
 from palmette.population.packing import arrange
 from palmette.population.recipe import Recipe
 from palmette.population.saved import Packing
@@ -31,6 +30,7 @@ from palmette.tables.places import plant
 from palmette.tables.source import Table, open_table
 from palmette.tables.understand import understand
 from palmette.tree import Ints, Tree
+from palmette.values import Array
 
 Names = str | Sequence[str] | None
 

@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from palmette import address
+from palmette.datasets.dataset import Dataset
+from palmette.datasets.pool import Pool
 from palmette.errors import BadInput
-from palmette.population.pool import Pool
 from palmette.tree import Ints, Tree
 from palmette.values import real, refuse_larger_than_memory, whole
 
@@ -85,3 +86,9 @@ def _normal(seed: int, tier: int, nodes: Ints) -> Floats:
     # Half a step up, so that zero, whose normal number is infinite, does not occur.
     normal: Floats = torch.special.ndtri(value + 2.0**-54).to(torch.float32).numpy()
     return normal
+
+
+CROWD = Dataset(
+    "Very many devices with few samples each, generated: 60 features, 10 classes, a linear model for every team and device",
+    crowd,
+)

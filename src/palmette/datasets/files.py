@@ -9,15 +9,14 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from palmette import values
+from palmette.datasets.dataset import File
 from palmette.errors import BadInput
+from palmette.values import Array
 
-Array = NDArray[Any]
 _IDX_BYTES = 0x08  # the idx format's code for unsigned bytes, the only type the public data sets use
 
 
@@ -31,18 +30,15 @@ def data_folder(folder: str | Path | None = None) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "palmette"
 
 
-def find(name: str, file: str, places: Sequence[str], folder: str | Path | None) -> Path:
-    """Return the first of the places, within the data folder, that holds the file.
-
-    A version that downloads would do so here, where nothing was found.
-    """
+def find(name: str, file: File, folder: str | Path | None) -> Path:
+    """Return the first of a file's places, within the data folder, that holds it."""
     base = data_folder(folder)
-    paths = [base / place / file for place in places]
+    paths = [base / place / file.name for place in file.places]
     for path in paths:
         if path.is_file():
             return path
     raise BadInput(
-        f"{name} needs the file {file}, looked for at {' and '.join(map(str, paths))}; put the file of the public data "
+        f"{name} needs the file {file.name}, looked for at {' and '.join(map(str, paths))}; put the file of the public data "
         "set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
     )
 

@@ -1,0 +1,61 @@
+"""One row of the table of data sets, and the files that belong to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from palmette.datasets.pool import Pool
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a public data set.
+
+    Attributes:
+        name: Its name.
+        places: Folders, within the folder of data sets, where it is looked for; ``palmette data get`` puts it into the first.
+        sha256: The SHA-256 of its bytes; empty where the public file may differ from one source to another.
+        url: Where it is downloaded from; empty where it cannot be.
+        size: Its bytes, for the progress of a download; 0 where they are not known.
+    """
+
+    name: str
+    places: tuple[str, ...]
+    sha256: str = ""
+    url: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One data set that Palmette knows by name.
+
+    Attributes:
+        description: One line for people.
+        read: Makes the pool of samples.
+        partition: Name of the partition used when the user names none; ``None`` where samples come by device.
+        options: Options of that partition.
+        natural: Whether its devices and teams are its own, so that no tree is chosen for it.
+        files: The files it is read from; none where it is generated or comes with a package.
+        licence: What its licence allows, in a line.
+        origin: Where it comes from, in a line.
+        how: How to get the files where they cannot be downloaded, in a line or two.
+    """
+
+    description: str
+    read: Callable[..., Pool]
+    partition: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    natural: bool = False
+    files: tuple[File, ...] = ()
+    licence: str = ""
+    origin: str = ""
+    how: str = ""
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The keywords of ``read``."""
+        return tuple(inspect.signature(self.read).parameters)

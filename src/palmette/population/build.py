@@ -218,7 +218,9 @@ def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, forma
             )
         return Parts(np.arange(pool.start[-1]), pool.start)
     if labels.ndim != 1 or pool.classes is None:
-        raise BadInput(f"a partition needs one label per sample, a whole number, not {labels.dtype} of shape {labels.shape}")
+        raise BadInput(
+            f"a partition needs one label per sample, a whole number, not {labels.dtype} of shape {labels.shape}"
+        )
     if len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < pool.classes:
         raise BadInput(f"{pool.name} needs samples with labels in 0..{pool.classes - 1} (classes = {pool.classes})")
     each = partition.by_label

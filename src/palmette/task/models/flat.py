@@ -1,0 +1,52 @@
+"""Models of features in a row: linear ones and fully connected networks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from torch import nn
+
+from palmette.errors import BadInput
+from palmette.task.models.layers import bare, check_room, draw, zero
+from palmette.values import shown, whole
+
+
+def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zero") -> nn.Module:
+    """Softmax (multinomial logistic) regression: one linear layer with a bias.
+
+    Args:
+        shape: Shape of one sample.
+        outputs: Number of classes.
+        seed: Seed of random weights.
+        start: Initial weights: ``"zero"``, or ``"random"`` as torch initialises a linear layer.
+    """
+    if start not in ("zero", "random"):
+        raise BadInput(f"start must be 'zero' or 'random', not {shown(start)}")
+    module = nn.Sequential(nn.Flatten(), bare(nn.Linear, math.prod(shape), outputs))
+    return draw(module, seed) if start == "random" else zero(module)
+
+
+def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[int] | int = (100,)) -> nn.Module:
+    """Fully connected network with ReLU and hidden layers of any sizes; for MNIST it is 784-100-10 by default.
+
+    Args:
+        shape: Shape of one sample.
+        outputs: Number of classes.
+        seed: Seed of the initial weights.
+        hidden: Sizes of the hidden layers, as a list, or one number for one layer.
+    """
+    inner = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [hidden]
+    sizes = [math.prod(shape), *(whole("hidden size", size, 1) for size in inner), outputs]
+    for pair in itertools.pairwise(sizes):  # of all layers before the first is made
+        check_room(*pair)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in itertools.pairwise(sizes):
+        layers += [bare(nn.Linear, before, after), nn.ReLU()]
+    return draw(nn.Sequential(*layers[:-1]), seed)
+
+
+def linear(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
+    """Linear regression without a bias, with initial weights of zero; the model that the theory is easiest to check on."""
+    return zero(nn.Sequential(nn.Flatten(), bare(nn.Linear, math.prod(shape), outputs, bias=False)))

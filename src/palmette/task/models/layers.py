@@ -1,0 +1,47 @@
+"""Layers whose weights are drawn from an addressed generator, and how large they may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from palmette.address import torch_generator
+from palmette.values import refuse_larger_than_memory
+
+_COPIES = 4  # of a model at the same time: the server's, a device's, its gradient and its update
+
+
+def bare(layer: Callable[..., nn.Module], *sizes: int, **options: object) -> nn.Module:
+    """Make a layer and leave torch's global random numbers as they were; its weights are set afterwards."""
+    check_room(*sizes)
+    with torch.random.fork_rng(devices=[]):
+        return layer(*sizes, **options)
+
+
+def check_room(*sizes: int) -> None:
+    """Refuse a layer that is larger than the machine's memory."""
+    room = _COPIES * 4 * math.prod(sizes)
+    what = f"{_COPIES} copies of a layer of {' x '.join(map(str, sizes))}, as training needs at least,"
+    refuse_larger_than_memory(what, room, "use a smaller model or fewer classes")
+
+
+def zero(module: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    return module
+
+
+def draw(module: nn.Module, seed: int) -> nn.Module:
+    """Draw weights and biases as torch's layers do by default: uniform within 1 / sqrt(fan in)."""
+    generator = torch_generator(seed, "initial weights")
+    with torch.no_grad():
+        for layer in module:  # type: ignore[attr-defined]
+            own = list(layer.parameters(recurse=False))
+            for parameter in own:
+                bound = 1 / math.sqrt(own[0][0].numel())
+                parameter.uniform_(-bound, bound, generator=generator)
+    return module

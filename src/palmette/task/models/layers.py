@@ -29,6 +29,7 @@ def check_room(*sizes: int) -> None:
 
 
 def zero(module: nn.Module) -> nn.Module:
+    """Set all weights to zero."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()

@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import matplotlib as mpl
 import torch
 
 import palmette as pm
-from palmette.algorithms import FAMILIES, algorithm
+from palmette.algorithms import FAMILIES, algorithm, kind_of
 from palmette.engines.simulate import Simulation
 from palmette.task import make_task
 
@@ -289,13 +289,9 @@ def speed() -> None:
 
 def rate(name: str, population: pm.Population, task: Any, least: float = 0.5) -> float:
     """Return the device-steps per processor second of a method's rounds, after the first."""
-    kind = next(kind for kinds in FAMILIES.values() for kind in kinds if kind.name == name)
-    fewer = {"alpha": 0.01, "team_steps": 1, "iterations": 20}  # short rounds, whose steps are as long
-    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    given: dict[str, Any] = {
-        key: value for key, value in fewer.items() if key in known and not (key == "team_steps" and kind.name in PARTS)
-    }
-    method = algorithm(name, batch_size=20, **given)
+    # A small step, so that nothing diverges; the l2gd family has none of this name.
+    slowly = {"alpha": 0.01} if "alpha" in {one.name for one in fields(kind_of(name))} else {}  # type: ignore[arg-type]
+    method = algorithm(name, batch_size=20, **slowly)
     torch.set_num_threads(1)
     simulation = Simulation(method, population, task, rounds=10_000, seed=0, threads=1)
     simulation.step()

@@ -54,9 +54,10 @@ def test_models_have_the_published_number_of_parameters(
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_every_model_takes_images_and_gives_one_output_per_class(name: str) -> None:
-    task = make_task(name, (1, 8, 8), 3)
-    assert task.module(torch.randn(5, 1, 8, 8)).shape == (5, 3)
+def test_every_model_takes_its_example_samples_and_gives_one_output_per_class(name: str) -> None:
+    model = MODELS[name]
+    task = make_task(name, model.shape, model.outputs)
+    assert task.module(model.samples(5)).shape == (5, model.outputs)
 
 
 @pytest.mark.parametrize("name", ["mclr", "linear"])
@@ -78,7 +79,7 @@ def test_initial_weights_depend_on_the_seed_alone(name: str, options: dict[str, 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_making_a_model_leaves_the_global_random_numbers_alone(name: str) -> None:
     before = torch.get_rng_state()
-    made = make_task(name, (1, 8, 8), 10)
+    made = make_task(name, MODELS[name].shape, MODELS[name].outputs)
     made.replica(training=True, dtype=torch.float64, device=CPU)
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -152,7 +153,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("lead", [(), (6,)])
-@pytest.mark.parametrize("make", [Odd, lambda: MODELS["cnn"]((1, 8, 8), 4), lambda: MODELS["mclr"]((9,), 4)])
+@pytest.mark.parametrize("make", [Odd, lambda: MODELS["cnn"].make((1, 8, 8), 4), lambda: MODELS["mclr"].make((9,), 4)])
 def test_rows_become_named_tensors_without_copies_and_come_back(
     make: Callable[[], nn.Module], lead: tuple[int, ...]
 ) -> None:

@@ -41,7 +41,7 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         parts += [Text("\nSettings", style="bold"), _settings(told["settings"])]
     if told.get("layers"):
         parts += [
-            Text("\nLayers with parameters, for images of 28 x 28 pixels in ten classes", style="bold"),
+            Text(f"\nLayers with parameters, for {told['made_for']}", style="bold"),
             _layers(told["layers"]),
             Text(
                 "A layer's name is also a pattern, as in --set model.parts.head='last(1)' or --set model.freeze=1",

@@ -112,7 +112,7 @@ def table_keys() -> list[Key]:
 
 def model_keys(name: str) -> list[Key]:
     """Return the keys of a model."""
-    return [*_fields(ModelConfig, "model."), *_options(MODELS[name], "model.")]
+    return [*_fields(ModelConfig, "model."), *_options(MODELS[name].make, "model.")]
 
 
 def known_keys(algorithm: str | None, model: str) -> dict[str, str]:

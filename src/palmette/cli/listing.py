@@ -17,6 +17,8 @@ from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
 from palmette.runs.config import ModelConfig
 
+_LONG = ("settings", "presets", "example", "layers", "made_for")  # of an entry: told of one, not of all
+
 
 def listed(topic: str) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the entries of a topic as data, and sentences about what other packages bring and cannot be used.
@@ -82,7 +84,7 @@ def _in_short(topic: str, told: dict[str, Any]) -> dict[str, Any]:
     """Return an entry with no more than its settings' defaults and its presets' names."""
     general = {f"model.{name}" for name in ModelConfig.model_fields}  # what every model has
     own = [one for one in told["settings"] if topic != "datasets" and one["name"] not in general]
-    short = {key: value for key, value in told.items() if key not in ("settings", "presets", "example", "layers")}
+    short = {key: value for key, value in told.items() if key not in _LONG}
     presets = {"presets": list(told["presets"])} if "presets" in told else {}
     return {**short, "settings": {one["name"]: one["default"] for one in own}, **presets}
 

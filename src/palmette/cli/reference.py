@@ -73,16 +73,17 @@ def _dataset(name: str) -> dict[str, Any]:
 
 def _model(name: str) -> dict[str, Any]:
     return {
-        "summary": _first_line(MODELS[name]),
+        "summary": _first_line(MODELS[name].make),
         "settings": [key.as_dict() for key in model_keys(name) if key.name != "model.name"],
+        "made_for": MODELS[name].example,
         "layers": [layer._asdict() | {"size": layer.size} for layer in _layers(name)],
         "example": f"palmette run permfl --model {name}",
     }
 
 
 def _layers(name: str) -> list[Layer]:
-    """Return a model's layers as it is made for images of 28 x 28 pixels in ten classes."""
-    return make_task(name, (1, 28, 28), 10).layout.layers
+    """Return a model's layers as it is made for its example samples."""
+    return make_task(name, MODELS[name].shape, MODELS[name].outputs).layout.layers
 
 
 def _experiment(name: str) -> dict[str, Any]:

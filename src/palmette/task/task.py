@@ -304,10 +304,10 @@ def make_task(
         raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
     options = plain(options)
     try:
-        module = MODELS[model](shape, classes or 1, seed=checked(seed), **options)
+        module = MODELS[model].make(shape, classes or 1, seed=checked(seed), **options)
     except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
-    known = inspect.signature(MODELS[model]).parameters
+    known = inspect.signature(MODELS[model].make).parameters
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
     return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

@@ -3,11 +3,13 @@
 Initial weights are drawn from an addressed generator, so a model depends on the run's seed and on nothing else.
 """
 
-from collections.abc import Callable
-
-from torch import nn
-
 from palmette.task.models.flat import dnn, linear, mclr
 from palmette.task.models.images import cnn
+from palmette.task.models.model import Model
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"mclr": mclr, "dnn": dnn, "cnn": cnn, "linear": linear}
+MODELS: dict[str, Model] = {
+    "mclr": Model(mclr),
+    "dnn": Model(dnn),
+    "cnn": Model(cnn),
+    "linear": Model(linear),
+}

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from palmette.address import torch_generator
 from palmette.values import refuse_larger_than_memory
 
+_NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 _COPIES = 4  # of a model at the same time: the server's, a device's, its gradient and its update
 
 
@@ -37,11 +39,15 @@ def zero(module: nn.Module) -> nn.Module:
 
 
 def draw(module: nn.Module, seed: int) -> nn.Module:
-    """Draw weights and biases as torch's layers do by default: uniform within 1 / sqrt(fan in)."""
+    """Draw weights and biases as torch's layers do by default: uniform within 1 / sqrt(fan in).
+
+    Layers draw one after the other in the module's own order, those inside others too. Normalisation keeps its weights of one
+    and biases of zero.
+    """
     generator = torch_generator(seed, "initial weights")
     with torch.no_grad():
-        for layer in module:  # type: ignore[attr-defined]
-            own = list(layer.parameters(recurse=False))
+        for layer in module.modules():
+            own = [] if isinstance(layer, _NORMS) else list(layer.parameters(recurse=False))
             for parameter in own:
                 bound = 1 / math.sqrt(own[0][0].numel())
                 parameter.uniform_(-bound, bound, generator=generator)

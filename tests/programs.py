@@ -92,3 +92,27 @@ class TwoStages(Algorithm):
             return {"model": got.rows}
         yield Ask(x if node.round == self.first else None)
         return state
+
+
+# A method of a user's own, as a file.
+METHOD = '''
+from typing import Any, ClassVar
+import palmette as pm
+
+@pm.settings
+class Mine(pm.Algorithm):
+    """Plain averaging.
+
+    Attributes:
+        lr: Learning rate of the devices (eta in the paper).
+    """
+    name: ClassVar[str] = "plain"
+    flat: ClassVar[bool] = True
+    lr: float = 0.1
+    batch_size: int = 5
+    def device(self, node, w, state):
+        return node.descend(w, steps=2, lr=self.lr), state
+    def server(self, node, state):
+        replies = yield pm.Ask(state["model"], otherwise=state["model"])
+        return {"model": replies.rows}
+'''

@@ -321,7 +321,7 @@ def test_a_team_that_missed_a_round_keeps_its_correction_and_goes_on() -> None:
 
 
 def test_lists_that_do_not_fit_the_tree_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"team_steps has 2 entries but the tree .* has 1 inner tiers"):
+    with pytest.raises(BadInput, match=r"team_steps has 2 entries but the tree .* has 1 tier of teams"):
         simulate(MTGC(team_steps=(2, 3)), regression("2x3"), 1)
 
 

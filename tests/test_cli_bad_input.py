@@ -84,7 +84,7 @@ def refused(*words: str, code: int = 2) -> str:
         (["permfl", "--tree", "40"], ["permfl needs teams"]),
         (["permfl", "--tree", "4y10"], ["'4y10'", "4x10"]),
         (["permfl", "--tree", "400x10"], ["too few"]),
-        (["permfl", "--tree", "2x2x3", "--set", "team_steps=[1,2,3]"], ["team_steps has 3", "2 inner tiers"]),
+        (["permfl", "--tree", "2x2x3", "--set", "team_steps=[1,2,3]"], ["team_steps has 3", "2 tiers of teams"]),
         (["permfl", "--model", "cnn", "--data", "synthetic"], ["cnn needs images"]),
         (["permfl", "--data", "mnist", "--set", "data.folder=nowhere"], ["mnist.npz", "nowhere"]),
         (["permfl", "--set", "data.folder=nowhere"], ["digits reads no files", "nowhere"]),

@@ -22,6 +22,7 @@ from palmette.engines.separate import run_separately
 from palmette.errors import ProtocolError
 from palmette.protocol.definition import check_kind
 from palmette.testing import CHECKS, ContractBroken, contract, regression, simulate, task_of
+from programs import METHOD
 
 
 @pm.settings
@@ -413,27 +414,9 @@ def test_the_contract_knows_methods_of_other_trees() -> None:
 
 # -- by import path --------------------------------------------------------------------------------------------------------
 
-MODULE = """
-from typing import Any, ClassVar
-import palmette as pm
-
-@pm.settings
-class Mine(pm.Algorithm):
-    '''Plain averaging.
-
-    Attributes:
-        lr: Learning rate of the devices (eta in the paper).
-    '''
-    name: ClassVar[str] = "imported"
-    flat: ClassVar[bool] = True
-    lr: float = 0.1
-    batch_size: int = 5
-    def device(self, node, w, state):
-        return node.descend(w, steps=2, lr=self.lr), state
-    def server(self, node, state):
-        replies = yield pm.Ask(state["model"], otherwise=state["model"])
-        return {"model": replies.rows}
-
+MODULE = (
+    METHOD.replace('"plain"', '"imported"')
+    + """
 class Taken(Mine):
     name: ClassVar[str] = "fedavg"
 
@@ -443,6 +426,7 @@ class RowsOnly(Mine):
 
 number = 3
 """
+)
 
 
 @pytest.fixture

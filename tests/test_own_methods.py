@@ -21,28 +21,8 @@ from palmette.runs import make_config
 from palmette.studies.helper import Helper
 from palmette.studies.trials import Trial
 from palmette.testing import regression
+from programs import METHOD
 
-METHOD = '''
-from typing import Any, ClassVar
-import palmette as pm
-
-@pm.settings
-class Mine(pm.Algorithm):
-    """Plain averaging.
-
-    Attributes:
-        lr: Learning rate of the devices (eta in the paper).
-    """
-    name: ClassVar[str] = "plain"
-    flat: ClassVar[bool] = True
-    lr: float = 0.1
-    batch_size: int = 5
-    def device(self, node, w, state):
-        return node.descend(w, steps=2, lr=self.lr), state
-    def server(self, node, state):
-        replies = yield pm.Ask(state["model"], otherwise=state["model"])
-        return {"model": replies.rows}
-'''
 OTHER = METHOD.replace("class Mine", "class Other").replace('"plain"', '"other"')
 SMALL = ("--tree", "2x2", "--quiet")
 

@@ -304,8 +304,8 @@ def test_published_preset_and_what_overrides_it() -> None:
     [
         ("6", {}, "needs teams"),
         ("2x3", {"gamma": [0.1, 0.2]}, "gamma has 2 entries"),
-        ("2x2x2", {"team_steps": [1]}, "team_steps has 1 entries"),
-        ("2x2x2", {"eta": {"team-0": 0.1}}, "one inner tier"),
+        ("2x2x2", {"team_steps": [1]}, "team_steps has 1 entry"),
+        ("2x2x2", {"eta": {"team-0": 0.1}}, "one tier of teams"),
     ],
 )
 def test_trees_that_do_not_fit_are_refused(tree: str, given: dict[str, Any], words: str) -> None:

@@ -193,7 +193,7 @@ def test_lists_that_do_not_fit_the_tree_are_refused_with_both_lengths() -> None:
     for field in ("team_steps", "gamma", "eta"):
         made = algorithm("permfl", **{field: [1, 2]})
         made.check(Tree.parse("2x2x5"))
-        with pytest.raises(BadInput, match=rf"{field} has 2 entries but the tree \(4x10\) has 1 inner tiers"):
+        with pytest.raises(BadInput, match=rf"{field} has 2 entries but the tree \(4x10\) has 1 tier of teams"):
             made.check(Tree.parse("4x10"))
     with pytest.raises(BadInput, match="team_steps has 2 entries"):
         HierFAVG(team_steps=(1, 2)).check(Tree.parse("4x10"))
@@ -207,7 +207,7 @@ def test_permfl_refuses_a_tree_without_teams() -> None:
 def test_eta_by_team_name_is_for_one_inner_tier() -> None:
     made = algorithm("permfl", eta={"team-0": 0.1})
     made.check(Tree.parse("1x5"))
-    with pytest.raises(BadInput, match="one inner tier"):
+    with pytest.raises(BadInput, match="one tier of teams"):
         made.check(Tree.parse("2x2x5"))
 
 

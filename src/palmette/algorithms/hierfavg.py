@@ -18,7 +18,19 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, ModelKind, Node, Reduce, Server, State, inverse
+from palmette.protocol import (
+    Algorithm,
+    Ask,
+    Device,
+    Inner,
+    ModelKind,
+    Node,
+    Reduce,
+    Server,
+    State,
+    check_per_tier,
+    inverse,
+)
 from palmette.protocol.settings import BatchSize, Between, Count, Rate, settings
 from palmette.tree import Tree
 
@@ -61,13 +73,9 @@ class HierFAVG(Algorithm):
 
     def check(self, tree: Tree) -> None:
         """Refuse trees without teams and lists that do not fit."""
-        inner = tree.top - 1
-        if inner < 1:
+        if tree.top < 2:
             raise BadInput(f"hierfavg needs teams between devices and server; this tree ({tree}) has none")
-        if isinstance(self.team_steps, tuple) and len(self.team_steps) != inner:
-            raise BadInput(
-                f"team_steps has {len(self.team_steps)} entries but the tree ({tree}) has {inner} inner tiers"
-            )
+        check_per_tier(tree, team_steps=self.team_steps)
 
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Teams and server keep their model."""

@@ -33,8 +33,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, inverse
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, check_per_tier, inverse
 from palmette.protocol.settings import BatchSize, Between, Count, Positive, settings
 from palmette.tree import Tree
 
@@ -72,10 +71,7 @@ class MTGC(Algorithm):
 
     def check(self, tree: Tree) -> None:
         """Refuse lists that do not fit the tree."""
-        if isinstance(self.team_steps, tuple) and len(self.team_steps) != tree.top - 1:
-            raise BadInput(
-                f"team_steps has {len(self.team_steps)} entries but the tree ({tree}) has {tree.top - 1} inner tiers"
-            )
+        check_per_tier(tree, team_steps=self.team_steps)
         super().check(tree)
 
     @property

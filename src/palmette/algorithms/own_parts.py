@@ -33,7 +33,8 @@ Liam Collins et al.: Exploiting Shared Representations for Personalized Federate
 Jaehoon Oh, Sangmook Kim, Se-Young Yun: FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022
 (2106.06042).
 Paul Pu Liang et al.: Think Locally, Act Globally: Federated Learning with Local and Global Representations, 2020 (2001.01523).
-The texts could not be had; the updates are those of their abstracts and of later papers that describe them.
+The texts of the last two could not be had, and of the first two only parts: the updates are those of abstracts, excerpts and
+later papers that describe them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, inverse
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, check_per_tier, inverse
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 from palmette.tree.segments import segment_mean
@@ -80,13 +80,9 @@ class MoreauTree(Algorithm):
         """Refuse lists that do not fit the tree, and trees without teams."""
         if tree.tiers < 3:
             raise BadInput(f"{self.name} needs teams between devices and server; this tree ({tree}) has none")
-        inner = tree.top - 1
-        for name in ("team_steps", "gamma", "eta"):
-            value = getattr(self, name)
-            if isinstance(value, tuple) and len(value) != inner:
-                raise BadInput(f"{name} has {len(value)} entries but the tree ({tree}) has {inner} inner tiers")
-        if isinstance(self.eta, dict) and inner > 1:
-            raise BadInput("eta by team name is for trees with one inner tier; give a list with one entry per tier")
+        check_per_tier(tree, team_steps=self.team_steps, gamma=self.gamma, eta=self.eta)
+        if isinstance(self.eta, dict) and tree.top > 2:
+            raise BadInput("eta by team name is for trees with one tier of teams; give a list with one entry per tier")
         super().check(tree)
 
     def keeps(self, node: Node, initial: Tensor) -> State:

@@ -13,6 +13,7 @@ across rows, and know nothing of participation, bytes, encodings or faults: thos
 from palmette.protocol.algorithm import Algorithm as Algorithm
 from palmette.protocol.algorithm import Inner as Inner
 from palmette.protocol.algorithm import Server as Server
+from palmette.protocol.algorithm import check_per_tier as check_per_tier
 from palmette.protocol.algorithm import inverse as inverse
 from palmette.protocol.messages import Ask as Ask
 from palmette.protocol.messages import Message as Message

@@ -23,6 +23,18 @@ def inverse(number: float) -> float:
     return 1 / number if number else math.inf
 
 
+def check_per_tier(tree: Tree, **lists: Any) -> None:
+    """Refuse settings that are lists, one entry for each tier of teams, and have more or fewer entries."""
+    tiers = tree.top - 1
+    for name, value in lists.items():
+        if isinstance(value, tuple) and len(value) != tiers:
+            entries = "1 entry" if len(value) == 1 else f"{len(value)} entries"
+            raise BadInput(
+                f"{name} has {entries} but the tree ({tree}) has {tiers} {'tier' if tiers == 1 else 'tiers'} of teams; give one "
+                "entry for each, or one number for all"
+            )
+
+
 Inner = Generator[Any, Replies, tuple[Any, State]]
 Server = Generator[Any, Replies, State]
 

@@ -30,8 +30,8 @@ def check_per_tier(tree: Tree, **lists: Any) -> None:
         if isinstance(value, tuple) and len(value) != tiers:
             entries = "1 entry" if len(value) == 1 else f"{len(value)} entries"
             raise BadInput(
-                f"{name} has {entries} but the tree ({tree}) has {tiers} {'tier' if tiers == 1 else 'tiers'} of teams; give one "
-                "entry for each, or one number for all"
+                f"{name} has {entries} but the tree ({tree}) has {tiers} {'tier' if tiers == 1 else 'tiers'} of teams; "
+                "give one entry for each, or one number for all"
             )
 
 

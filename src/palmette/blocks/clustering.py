@@ -9,9 +9,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage as merge
-from scipy.cluster.hierarchy import to_tree
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from palmette.errors import Diverged
@@ -41,6 +38,11 @@ def groups(apart: Tensor, addresses: Tensor, linkage: str, levels: int) -> list[
         linkage: As in `halves`.
         levels: How many levels.
     """
+    # Imported here because it takes half a second, which every command would wait for.
+    from scipy.cluster.hierarchy import linkage as merge
+    from scipy.cluster.hierarchy import to_tree
+    from scipy.spatial.distance import squareform
+
     order = np.argsort(addresses.cpu().numpy(), kind="stable")
     count = len(order)
     if count < 2:

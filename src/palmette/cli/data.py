@@ -1,4 +1,4 @@
-"""The commands ``palmette data check`` and ``palmette data pack``."""
+"""The commands of ``palmette data``: list and get public data sets, check and pack tables of one's own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.cli import options
+from palmette.cli.collection import get, list_
 from palmette.cli.failures import BAD_INPUT, OneLineGroup, one_line_errors, print_json
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from palmette.tables import Check
 
 data = typer.Typer(
-    cls=OneLineGroup, no_args_is_help=True, rich_markup_mode="rich", help="Check and pack tables of your own."
+    cls=OneLineGroup,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Get public data sets; check and pack tables of your own.",
 )
+data.command("list")(list_)
+data.command()(get)
 Source = Annotated[str, typer.Argument(metavar="FILE", help="A CSV or Parquet file, or a folder of them.")]
 Set = Annotated[
     list[str] | None,

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from palmette.cli.collection import state
 from palmette.cli.reference import shown
 
 _MODELS = {
@@ -36,7 +37,9 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         dealt = (
             f"Its default partition is {told['partition']}; see: palmette list datasets" if told["partition"] else ""
         )
-        parts.append(Text(dealt or "It is made device by device, so it takes no partition."))
+        parts.append(Text(dealt or "It comes device by device, so it takes no partition."))
+    if "files" in told:
+        parts += _files(told)
     if told["settings"]:
         parts += [Text("\nSettings", style="bold"), _settings(told["settings"])]
     if told.get("layers"):
@@ -52,6 +55,22 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         text = "  ".join(f"{key}={shown(value)}" for key, value in values.items())
         parts += [Text.assemble(("\nPreset ", "bold"), (preset, "bold cyan")), Padding(Text(text), (0, 2))]
     return Group(*parts, Text.assemble(("\nFor instance:  ", "bold"), _example(told)))
+
+
+def _files(told: Mapping[str, Any]) -> list[RenderableType]:
+    """Say where a data set comes from, what its licence is, and which of its files are here."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    facts = {"Origin": told["origin"], "Licence": told["licence"]}
+    facts |= {key.capitalize(): f"{told[key]:,}" for key in ("samples", "devices") if told[key]}
+    facts["Files"] = f"{state(told)}; {told['how']}" if told["how"] and not told["here"] else state(told)
+    for name, text in facts.items():
+        if text:
+            table.add_row(name, Text(text))
+    for name, paths in told["files"].items():
+        table.add_row("", Text(f"{name}: {', '.join(paths) or 'not here'}"))
+    return [Text(), table]
 
 
 def _joined(words: list[str]) -> str:

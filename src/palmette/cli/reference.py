@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.algorithms import ALGORITHMS, FAMILIES, family_of, kind_of, models_of
+from palmette.cli.collection import about
 from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of, table_keys
 from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
@@ -66,6 +67,7 @@ def _dataset(name: str) -> dict[str, Any]:
     return {
         "summary": DATASETS[name].description,
         "partition": DATASETS[name].partition,
+        **{key: value for key, value in about(DATASETS[name], None).items() if key != "description"},
         "settings": [key.as_dict() for key in data_keys(name) if key.name != "data.name"],
         "example": f"palmette run permfl --data {name}",
     }

@@ -20,6 +20,8 @@ class File:
         sha256: The SHA-256 of its bytes; empty where the public file may differ from one source to another.
         url: Where it is downloaded from; empty where it cannot be.
         size: Its bytes, for the progress of a download; 0 where they are not known.
+        md5: The MD5 of its bytes, where that is all its public source tells.
+        instead: Other files that serve as well, each group of them whole.
     """
 
     name: str
@@ -27,6 +29,8 @@ class File:
     sha256: str = ""
     url: str = ""
     size: int = 0
+    md5: str = ""
+    instead: tuple[tuple[File, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Dataset:
         licence: What its licence allows, in a line.
         origin: Where it comes from, in a line.
         how: How to get the files where they cannot be downloaded, in a line or two.
+        samples: Number of samples, as in its publication; 0 where settings decide it.
+        devices: Number of devices of its own, the unseen ones included; 0 where it has none.
     """
 
     description: str
@@ -54,6 +60,8 @@ class Dataset:
     licence: str = ""
     origin: str = ""
     how: str = ""
+    samples: int = 0
+    devices: int = 0
 
     @property
     def takes(self) -> tuple[str, ...]:

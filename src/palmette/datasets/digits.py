@@ -35,4 +35,5 @@ DIGITS = Dataset(
     (("within", "team"),),
     licence="CC BY 4.0",
     origin="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI repository, 1998 (its test part)",
+    samples=1_797,
 )

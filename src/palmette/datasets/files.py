@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from palmette.datasets.dataset import File
 from palmette.errors import BadInput
 from palmette.values import Array
 
-_IDX_BYTES = 0x08  # the idx format's code for unsigned bytes, the only type the public data sets use
+_IDX_TYPES: dict[int, np.dtype[Any]] = {
+    0x08: np.dtype("u1"),
+    0x0C: np.dtype(">i4"),
+}  # the idx format's codes of the types in public data sets
 
 
 def data_folder(folder: str | Path | None = None) -> Path:
@@ -30,16 +34,28 @@ def data_folder(folder: str | Path | None = None) -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "palmette"
 
 
-def find(name: str, file: File, folder: str | Path | None) -> Path:
-    """Return the first of a file's places, within the data folder, that holds it."""
+def present(file: File, folder: str | Path | None) -> list[Path]:
+    """Return where a file is, within the data folder: one path, or those of the files that serve instead, or none."""
     base = data_folder(folder)
-    paths = [base / place / file.name for place in file.places]
-    for path in paths:
-        if path.is_file():
-            return path
+    for place in file.places:
+        if (base / place / file.name).is_file():
+            return [base / place / file.name]
+    for group in file.instead:
+        found = [present(one, folder) for one in group]
+        if all(found):
+            return [path for paths in found for path in paths]
+    return []
+
+
+def find(name: str, file: File, folder: str | Path | None) -> Path:
+    """Return the first of a file's places, within the data folder, that holds it or what serves instead."""
+    if found := present(file, folder):
+        return found[0]
+    paths = [data_folder(folder) / place / file.name for place in file.places]
+    get = f"get it with: palmette data get {name}; or " if file.url else ""
     raise BadInput(
-        f"{name} needs the file {file.name}, looked for at {' and '.join(map(str, paths))}; put the file of the public data "
-        "set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
+        f"{name} needs the file {file.name}, looked for at {' and '.join(map(str, paths))}; {get}put the file of the public "
+        "data set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
     )
 
 
@@ -58,21 +74,39 @@ def read_npz(path: Path, names: Sequence[str]) -> list[Array]:
         raise BadInput(f"{path} is damaged or not an npz file ({fault}); get it again") from fault
 
 
+def idx(name: str, places: Sequence[str], sha256: str = "", url: str = "", size: int = 0, md5: str = "") -> File:
+    """Return the row of a gzipped idx file, which may also lie there unpacked."""
+    plain = File(name.removesuffix(".gz"), tuple(places))
+    return File(name, tuple(places), sha256, url, size, md5, instead=((plain,),))
+
+
 def read_idx(path: Path) -> Array:
-    """Read one gzipped idx file of bytes."""
+    """Read one idx file of bytes or 32-bit whole numbers, gzipped where its name ends in ``.gz``."""
     try:
-        data = gzip.decompress(path.read_bytes())
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
     except (OSError, EOFError, zlib.error) as fault:
         raise BadInput(f"{path} is damaged or not a gzip file ({fault}); get it again") from fault
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] != _IDX_BYTES:
+    return parse_idx(data, str(path))
+
+
+def parse_idx(data: bytes, where: str) -> Array:
+    """Return the array that the bytes of an idx file hold.
+
+    Args:
+        data: The bytes.
+        where: What to call the file in errors.
+    """
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_TYPES:
         raise BadInput(
-            f"{path} is not an idx file of bytes (it begins with {data[:4].hex() or 'nothing'}); get it again"
+            f"{where} is not an idx file of bytes or whole numbers (it begins with {data[:4].hex() or 'nothing'}); get it again"
         )
-    axes = data[3]
+    kind, axes = _IDX_TYPES[data[2]], data[3]
     header = 4 + 4 * axes
     if axes == 0 or len(data) < header:
-        raise BadInput(f"{path} ends within its header; get it again")
+        raise BadInput(f"{where} ends within its header; get it again")
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, header, 4)]
-    if len(data) - header != math.prod(shape):
-        raise BadInput(f"{path} holds {len(data) - header} bytes, its header says {math.prod(shape)}; get it again")
-    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
+    size = math.prod(shape) * kind.itemsize
+    if len(data) - header != size:
+        raise BadInput(f"{where} holds {len(data) - header} bytes, its header says {size}; get it again")
+    return np.frombuffer(data, dtype=kind, offset=header).reshape(shape)

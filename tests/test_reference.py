@@ -56,6 +56,19 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == markdown(), "run `make docs`"
 
 
+def test_what_is_said_of_other_options_belongs_to_none_before_them() -> None:
+    def function(*, one: int = 1, **others: int) -> None:
+        """Do nothing.
+
+        Args:
+            one: The first.
+            **others: All others,
+                and there are many.
+        """
+
+    assert sentences(function)["one"] == "The first."
+
+
 def test_sentences_come_from_the_class_then_from_those_it_is_derived_from() -> None:
     class Base:
         """Base.

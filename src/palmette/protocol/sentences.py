@@ -64,7 +64,7 @@ def _section(text: str, heading: str) -> dict[str, str]:
     for line in text.splitlines():
         if line and not line.startswith(" "):
             inside = line == f"{heading}:"
-        elif inside and (entry := re.match(r" {4}(\w+): (.*)", line)):
+        elif inside and (entry := re.match(r" {4}(\**\w+): (.*)", line)):
             name = entry[1]
             found[name] = entry[2].strip()
         elif inside and name and line.startswith(" " * 8):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import math
 import os
 import zipfile
@@ -32,13 +34,19 @@ def data_folder(folder: str | Path | None = None) -> Path:
 
 def find(name: str, file: File, folder: str | Path | None) -> Path:
     """Return the first of a file's places, within the data folder, that holds it."""
+    return find_any(name, [file], folder)
+
+
+def find_any(name: str, names: Sequence[File], folder: str | Path | None) -> Path:
+    """Return the first of the places of a file that may have several names."""
     base = data_folder(folder)
-    paths = [base / place / file.name for place in file.places]
+    paths = [base / place / file.name for file in names for place in file.places]
     for path in paths:
         if path.is_file():
             return path
+    wanted = " or ".join(file.name for file in names)
     raise BadInput(
-        f"{name} needs the file {file.name}, looked for at {' and '.join(map(str, paths))}; put the file of the public data "
+        f"{name} needs the file {wanted}, looked for at {' and '.join(map(str, paths))}; put the file of the public data "
         "set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
     )
 
@@ -76,3 +84,31 @@ def read_idx(path: Path) -> Array:
     if len(data) - header != math.prod(shape):
         raise BadInput(f"{path} holds {len(data) - header} bytes, its header says {math.prod(shape)}; get it again")
     return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(shape)
+
+
+def read_csv(path: Path, columns: Sequence[str], rows: int) -> dict[str, list[str]]:
+    """Read columns of a CSV file with a header, plain or gzipped, as text.
+
+    Args:
+        path: The file.
+        columns: The columns that are wanted; others may be there.
+        rows: Number of rows under the header that the public file has.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        header = next(lines, [])
+        table = [line for line in lines if line]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as fault:
+        kind = "gzipped CSV" if path.suffix == ".gz" else "CSV"
+        raise BadInput(f"{path} is damaged or not a {kind} file ({fault}); get it again") from fault
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise BadInput(f"{path} has no column {missing[0]!r}; it is not the expected table, replace it")
+    if (short := next((i for i, line in enumerate(table) if len(line) != len(header)), None)) is not None:
+        raise BadInput(f"{path}: row {short + 1} has {len(table[short])} cells, the header {len(header)}; get it again")
+    if len(table) != rows:
+        raise BadInput(f"{path} has {len(table):,} rows, and the public table has {rows:,}; get it again")
+    place = {name: header.index(name) for name in columns}
+    return {name: [line[at] for line in table] for name, at in place.items()}

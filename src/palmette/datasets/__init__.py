@@ -13,6 +13,7 @@ from palmette.datasets.dataset import Dataset, File
 from palmette.datasets.digits import DIGITS
 from palmette.datasets.fashion_mnist import FASHION_MNIST
 from palmette.datasets.mnist import MNIST, MNIST_WRITERS
+from palmette.datasets.multilevel import CHEM97, HSB82, INSTEVAL, RADON
 from palmette.datasets.pool import Pool
 from palmette.datasets.synthetic import SYNTHETIC
 from palmette.errors import BadInput, nearest
@@ -27,6 +28,10 @@ DATASETS: dict[str, Dataset] = {
     "fashion-mnist": FASHION_MNIST,
     "synthetic": SYNTHETIC,
     "crowd": CROWD,
+    "hsb82": HSB82,
+    "chem97": CHEM97,
+    "insteval": INSTEVAL,
+    "radon": RADON,
 }
 
 

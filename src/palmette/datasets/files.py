@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import math
 import os
 import zipfile
@@ -52,9 +54,10 @@ def find(name: str, file: File, folder: str | Path | None) -> Path:
     if found := present(file, folder):
         return found[0]
     paths = [data_folder(folder) / place / file.name for place in file.places]
+    wanted = " or ".join([file.name, *(" and ".join(one.name for one in group) for group in file.instead)])
     get = f"get it with: palmette data get {name}; or " if file.url else ""
     raise BadInput(
-        f"{name} needs the file {file.name}, looked for at {' and '.join(map(str, paths))}; {get}put the file of the public "
+        f"{name} needs the file {wanted}, looked for at {' and '.join(map(str, paths))}; {get}put the file of the public "
         "data set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
     )
 
@@ -110,3 +113,31 @@ def parse_idx(data: bytes, where: str) -> Array:
     if len(data) - header != size:
         raise BadInput(f"{where} holds {len(data) - header} bytes, its header says {size}; get it again")
     return np.frombuffer(data, dtype=kind, offset=header).reshape(shape)
+
+
+def read_csv(path: Path, columns: Sequence[str], rows: int) -> dict[str, list[str]]:
+    """Read columns of a CSV file with a header, plain or gzipped, as text.
+
+    Args:
+        path: The file.
+        columns: The columns that are wanted; others may be there.
+        rows: Number of rows under the header that the public file has.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        header = next(lines, [])
+        table = [line for line in lines if line]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as fault:
+        kind = "gzipped CSV" if path.suffix == ".gz" else "CSV"
+        raise BadInput(f"{path} is damaged or not a {kind} file ({fault}); get it again") from fault
+    missing = [name for name in columns if name not in header]
+    if missing:
+        raise BadInput(f"{path} has no column {missing[0]!r}; it is not the expected table, replace it")
+    if (short := next((i for i, line in enumerate(table) if len(line) != len(header)), None)) is not None:
+        raise BadInput(f"{path}: row {short + 1} has {len(table[short])} cells, the header {len(header)}; get it again")
+    if len(table) != rows:
+        raise BadInput(f"{path} has {len(table):,} rows, and the public table has {rows:,}; get it again")
+    place = {name: header.index(name) for name in columns}
+    return {name: [line[at] for line in table] for name, at in place.items()}

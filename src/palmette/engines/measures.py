@@ -18,6 +18,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput, nearest
 from palmette.imports import import_names
+from palmette.task import by_class
 from palmette.values import one_line, shown
 
 Measure = Callable[[Tensor, Tensor], float]
@@ -134,8 +135,13 @@ def make_measures(names: Iterable[str], classes: int | None) -> dict[str, Measur
             kind = "class labels" if MEASURES[name].classes else "regression"
             fitting = ", ".join(one for one, entry in MEASURES.items() if entry.classes == (classes is not None))
             raise BadInput(f"the metric {name!r} is for {kind}; here there is {fitting}")
-        found[name] = MEASURES[name].measure
+        found[name] = MEASURES[name].measure if classes is None else _of_classes(MEASURES[name].measure)
     return found
+
+
+def _of_classes(measure: Measure) -> Measure:
+    """Return a metric of class labels that also takes the one output of logistic regression."""
+    return lambda outputs, targets: measure(by_class(outputs), targets)
 
 
 def check_measures(names: Iterable[str]) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from palmette.learner.batches import positions
+from palmette.task import signs
 
 
 def gather(source: Tensor, index: Tensor, affine: list[float], out: Tensor) -> None:
@@ -80,7 +81,8 @@ def loss_back(output: Tensor, y: Tensor, loss: str) -> Tensor:
     if loss == "squared":
         return (output.reshape(y.shape) - y).view(output.shape)
     if loss == "logistic":
-        return torch.sigmoid(-y * output.reshape(y.shape)).mul_(-y).view(output.shape)
+        sign = signs(y)
+        return torch.sigmoid(-sign * output.reshape(y.shape)).mul_(-sign).view(output.shape)
     # The classes' probabilities, less one for the right class.
     if output.is_contiguous():
         right = y.unsqueeze(2)
@@ -218,6 +220,7 @@ def compiled(program: Callable[..., Any] = descend) -> Any:
     """Return `descend`, or another function made of this file's, as one program; as it is where torch cannot compile it."""
     parts = (
         positions,
+        signs,
         gather,
         linear,
         linear_step,

@@ -97,6 +97,7 @@ class Learner:
         self.data = Samples(population, dtype, self.device, memory)
         probe = torch.arange(min(2, len(population.x)), device=self.device)
         x, y = self.data.features(probe), self.data.targets(probe)
+        task.check_targets(population.y, population.classes)
         task = self.task = task.fitted(x, y, population.classes)
         self.told: list[str] = []
         self.doubts: list[str] = []

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from palmette.address import torch_generator
 from palmette.learner.lowering import Link, NotFused, lower
 from palmette.learner.samples import Samples
-from palmette.task import Task
+from palmette.task import Task, signs
 
 _SMALL = 160  # shorter side of X up to which eigenvalues are solved for exactly at once
 _NUMBERS = 1 << 22  # numbers in the features taken at once
@@ -261,7 +261,7 @@ def _bend_of(loss: object, outputs: int, targets: Tensor) -> Bend | None:
         case "cross-entropy":
             return Bend(0.0, 0.5, min(0.5, 1 / outputs))
         case "logistic":
-            largest = float(targets.abs().max()) ** 2  # 1 for labels -1 and 1
+            largest = float(signs(targets).abs().max()) ** 2  # 1 for labels -1 and 1
             return Bend(0.0, 0.25 * largest, 0.25 * largest)
     return None
 

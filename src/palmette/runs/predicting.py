@@ -22,6 +22,7 @@ from palmette.runs.result import Result
 from palmette.tables import columns
 from palmette.tables.encode import encode, numbers_of
 from palmette.tables.source import Table, open_table
+from palmette.task import by_class
 
 _TOLD = 5  # names in a sentence
 
@@ -197,7 +198,7 @@ class _Lines:
         if classes is None:
             found["prediction"] = outputs.reshape(len(outputs), -1)[:, 0].double().numpy()
             return pa.table(found)
-        chances = outputs.double().softmax(1)
+        chances = by_class(outputs).double().softmax(1)
         best = chances[:, : len(classes)].argmax(1)
         found["prediction"] = pa.array([classes[number] for number in best.tolist()], pa.string())
         found["probability"] = chances.gather(1, best[:, None])[:, 0].numpy() if len(chances) else []

@@ -3,4 +3,6 @@
 from palmette.task.task import LOSSES as LOSSES
 from palmette.task.task import AddressedDropout as AddressedDropout
 from palmette.task.task import Task as Task
+from palmette.task.task import by_class as by_class
 from palmette.task.task import make_task as make_task
+from palmette.task.task import signs as signs

@@ -32,15 +32,27 @@ def _squared(output: Tensor, target: Tensor) -> Tensor:
     return 0.5 * gap.square().reshape(len(target), -1).sum(1)
 
 
+def signs(target: Tensor) -> Tensor:
+    """Return the targets -1 and 1 of the logistic loss; of class labels, which are whole numbers, 0 becomes -1 and 1 stays."""
+    return target if target.is_floating_point() else 2 * target - 1
+
+
+def by_class(output: Tensor) -> Tensor:
+    """Return one score per class, also for the one output of logistic regression: the first class has zero then."""
+    return F.pad(output, (1, 0)) if output.dim() == 2 and output.shape[1] == 1 else output
+
+
 LOSSES: dict[str, PerSample] = {
     "cross-entropy": lambda output, target: F.cross_entropy(output, target, reduction="none"),
     "squared": _squared,
-    "logistic": lambda output, target: F.softplus(-target * output.reshape(target.shape)),
+    "logistic": lambda output, target: F.softplus(-signs(target) * output.reshape(target.shape)),
 }
 METRICS: dict[str, dict[str, PerSample]] = {
     "cross-entropy": {"accuracy": lambda output, target: (output.argmax(-1) == target).to(output.dtype)},
     "squared": {},
-    "logistic": {"accuracy": lambda output, target: (output.reshape(target.shape) * target > 0).to(output.dtype)},
+    "logistic": {
+        "accuracy": lambda output, target: (output.reshape(target.shape) * signs(target) > 0).to(output.dtype)
+    },
 }
 
 
@@ -208,6 +220,20 @@ class Task:
             return self
         return replace(self, metrics=METRICS["cross-entropy"])
 
+    def check_targets(self, targets: Tensor, classes: int | None) -> None:
+        """Refuse targets that the logistic loss is not for: others than two classes, or than -1 and 1."""
+        if self.loss != "logistic":
+            return
+        if classes is not None and classes > 2:
+            raise BadInput(
+                f"the logistic loss is for 2 classes, and the data have {classes}; use cross-entropy (model.loss) with a "
+                "model such as mclr"
+            )
+        if classes is None and not bool((targets.abs() == 1).all()):
+            raise BadInput(
+                "the logistic loss takes the classes 0 and 1 as whole numbers, or targets of -1 and 1; these are other numbers"
+            )
+
     def with_parts(self, wanted: Mapping[str, Patterns], *, whole: bool = False) -> Task:
         """Return the task with further parts; those it has already stay as they are.
 
@@ -287,14 +313,15 @@ def make_task(
         shape: Shape of one sample.
         classes: Number of classes, or ``None`` for regression.
         seed: Draws the initial weights of a named model.
-        loss: Defaults to cross-entropy with classes and to squared error without.
+        loss: Defaults to that of a named model, else to cross-entropy with classes and to squared error without.
         l2: Weight of the squared norm in every device's objective.
         parts: Names for parts of the model; see `Task`.
         freeze: Patterns of parameters to freeze; see `Task`.
         buffers: Where running statistics belong; see `Task`.
         **options: The named model's own settings, such as ``hidden``.
     """
-    chosen = loss or ("squared" if classes is None else "cross-entropy")
+    own = MODELS[model].loss if isinstance(model, str) and model in MODELS else None
+    chosen = loss or own or ("squared" if classes is None else "cross-entropy")
     about: dict[str, Any] = {"l2": l2, "parts": parts or {}, "freeze": freeze, "buffers": buffers}
     if isinstance(model, nn.Module):
         if options:

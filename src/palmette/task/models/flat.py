@@ -47,6 +47,35 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
     return draw(nn.Sequential(*layers[:-1]), seed)
 
 
-def linear(shape: Sequence[int], outputs: int, *, seed: int = 0) -> nn.Module:
-    """Linear regression without a bias, with initial weights of zero; the model that the theory is easiest to check on."""
-    return zero(nn.Sequential(nn.Flatten(), bare(nn.Linear, math.prod(shape), outputs, bias=False)))
+def linear(shape: Sequence[int], outputs: int, *, seed: int = 0, bias: bool = False) -> nn.Module:
+    """Linear regression with initial weights of zero; the model that the theory is easiest to check on.
+
+    Args:
+        shape: Shape of one sample.
+        outputs: Number of targets, or of classes.
+        seed: Not used: the initial weights are zero.
+        bias: Whether it has a bias (intercept); leave it out where a column of the data is one everywhere.
+    """
+    return _one_layer(shape, outputs, bias)
+
+
+def logistic(shape: Sequence[int], outputs: int, *, seed: int = 0, bias: bool = True) -> nn.Module:
+    """Logistic regression for two classes: one output, positive for the second class, with initial weights of zero.
+
+    Its loss is ``"logistic"`` where none is named. Labels are the classes 0 and 1, or the targets -1 and 1.
+
+    Args:
+        shape: Shape of one sample.
+        outputs: Number of classes, which must be 2; 1 for targets of -1 and 1.
+        seed: Not used: the initial weights are zero.
+        bias: Whether it has a bias (intercept); leave it out where a column of the data is one everywhere.
+    """
+    if outputs > 2:
+        raise BadInput(f"logistic is for 2 classes, and the data have {outputs}; choose mclr, which takes any number")
+    return _one_layer(shape, 1, bias)
+
+
+def _one_layer(shape: Sequence[int], outputs: int, bias: bool) -> nn.Module:
+    if not isinstance(bias, bool):
+        raise BadInput(f"bias must be true or false, not {shown(bias)}")
+    return zero(nn.Sequential(nn.Flatten(), bare(nn.Linear, math.prod(shape), outputs, bias=bias)))

@@ -20,6 +20,7 @@ class Model:
         outputs: Number of classes of the example.
         tokens: For models of text: samples are rows of whole numbers below this one. 0 for samples of real numbers.
         example: What the example is, in words.
+        loss: The loss it is trained with where none is named; ``None`` for the one that fits the labels.
     """
 
     make: Callable[..., nn.Module]
@@ -27,6 +28,7 @@ class Model:
     outputs: int = 10
     tokens: int = 0
     example: str = "images of 28 x 28 pixels in ten classes"
+    loss: str | None = None
 
     def samples(self, count: int) -> Tensor:
         """Return example samples, always the same: what a model is tried on where there are no data."""

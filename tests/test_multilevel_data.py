@@ -1,0 +1,140 @@
+"""The multilevel tables: what they hold, what damaged files do, and the mixed model that personal models are equal to."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import palmette as pm
+from palmette.datasets import DATASETS, load
+from palmette.errors import BadInput
+
+NAMES = ("hsb82", "chem97", "insteval", "radon")
+# Devices with at least two rows, teams, rows, and the hash of the population with everything in its own unit.
+KNOWN = {
+    "hsb82": (160, 2, 7185, "b2193ff0aa7c88dd"),
+    "chem97": (2248, 131, 30_860, "b3fefe0d166e48ca"),
+    "insteval": (1128, 14, 73_421, "9159de6250762f6d"),
+    "radon": (82, 3, 916, "7a956aff8c605e80"),
+}
+
+
+@pytest.fixture(scope="module")
+def tables() -> Path:
+    named = os.environ.get("PALMETTE_DATA")
+    if named and (Path(named) / "tabular").is_dir():
+        return Path(named) / "tabular"
+    if os.environ.get("CI"):
+        pytest.fail("PALMETTE_DATA must name the folder of data sets")
+    pytest.skip("PALMETTE_DATA names no folder of data sets")
+
+
+def digest(made: pm.Population) -> str:
+    found = hashlib.sha256()
+    for tensor in (made.x, made.y, made.start, made.train):
+        found.update(tensor.numpy().tobytes())
+    found.update(repr([made.tree.parents[0].tolist(), *map(made.tree.names, range(2))]).encode())
+    return found.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_populations_are_those_that_were_pinned(name: str, tables: Path) -> None:
+    made = pm.make_population(name, folder=tables, standardise=False)
+    assert (made.devices, made.tree.size(1), len(made.x), digest(made)) == KNOWN[name]
+    assert made.classes is None
+    assert made.y.is_floating_point()
+
+
+def test_features_are_what_their_table_says(tables: Path) -> None:
+    pool = load("hsb82", folder=tables, features="intercept,ses,cses,minrty,sx")
+    assert np.array_equal(np.unique(pool.x[:, 0]), [1.0])
+    assert np.array_equal(np.unique(pool.x[:, 3:]), [0.0, 1.0])
+    np.testing.assert_allclose(pool.x[:, 1:3].mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(pool.x[:, 1:3].std(0), 1, atol=1e-12)
+    raw = load("hsb82", folder=tables, features=["ses", "meanses", "cses"], standardise=False)
+    np.testing.assert_allclose(raw.x[:, 0] - raw.x[:, 1], raw.x[:, 2], atol=1e-9)  # cses is ses less the school's mean
+    assert (raw.y.min(), raw.y.max()) == (-2.832, 24.993)
+    assert raw.tree is not None
+    assert raw.tree.names(1) == ["Catholic", "Public"]
+    assert len(raw.tree.children(1, 0)) == 70
+    # The first rows of the file are school 1224 in its order: girls and boys as they come.
+    school = raw.tree.names(0).index("school-1224")
+    assert raw.start is not None
+    assert raw.y[raw.start[school] : raw.start[school] + 3].tolist() == [5.876, 19.708, 20.349]
+    assert pool.x[raw.start[school] : raw.start[school] + 3, 4].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_counties_are_in_the_third_of_their_uranium(tables: Path) -> None:
+    pool = load("radon", folder=tables, features="uranium", standardise=False)
+    assert pool.tree is not None
+    assert pool.start is not None
+    level = pool.x[pool.start[:-1], 0]
+    thirds = [level[pool.tree.parents[0] == team] for team in range(3)]
+    assert [len(third) for third in thirds] == [29, 28, 28]
+    assert thirds[0].max() <= thirds[1].min() <= thirds[1].max() <= thirds[2].min()
+
+
+def test_the_file_of_the_public_collection_is_read_alike(tables: Path, tmp_path: Path) -> None:
+    rows = gzip.decompress((tables / "HLMdiag_radon.csv.gz").read_bytes()).decode().splitlines()
+    # R writes names of rows and quotes; the collection had both forms of the first column.
+    quoted = ['"","' + rows[0].replace(",", '","') + '"']
+    for number, row in enumerate(rows[1:]):
+        *numbers, name = row.split(",")
+        quoted.append(f'"{number}",{",".join(numbers)},"{name}"')
+    (tmp_path / "radon.csv").write_text("\n".join(quoted) + "\n")
+    ours, theirs = load("radon", folder=tables), load("radon", folder=tmp_path)
+    assert np.array_equal(ours.x, theirs.x)
+    assert np.array_equal(ours.y, theirs.y)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[: len(data) // 2], "damaged"),
+        (lambda data: b"", "damaged|no column"),
+        (lambda data: b"hello", "damaged"),
+        (lambda data: gzip.compress(gzip.decompress(data)[:-40]), "rows, and the public table has 919|has . cells"),
+        (lambda data: gzip.compress(b"\n".join(gzip.decompress(data).split(b"\n")[:500])), "has 499 rows"),
+        (lambda data: gzip.compress(gzip.decompress(data).replace(b"basement", b"cellar")), "no column 'basement'"),
+        (lambda data: gzip.compress(gzip.decompress(data).replace(b"0.788", b"NA", 1)), "row 1 of column 'log.radon'"),
+        (lambda data: gzip.compress(gzip.decompress(data).replace(b",0,-0.1", b",2,-0.1", 1)), "neither '0' nor '1'"),
+        (lambda data: gzip.compress(gzip.decompress(data).replace(b",BECKER", b"", 1)), "row 57 has 4 cells"),
+        (lambda data: gzip.compress(b"\xff" + gzip.decompress(data)), "damaged"),
+    ],
+)
+def test_a_damaged_table_is_named_with_what_is_wrong(
+    tables: Path, tmp_path: Path, damage: object, message: str
+) -> None:
+    path = tmp_path / "HLMdiag_radon.csv.gz"
+    path.write_bytes(damage((tables / path.name).read_bytes()))  # type: ignore[operator]
+    with pytest.raises(BadInput, match=f"{path.name}.*({message})"):
+        load("radon", folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_table_says_which_names_it_may_have(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"\.csv or .*\.csv\.gz.*PALMETTE_DATA"):
+        load(name, folder=tmp_path)
+    entry = DATASETS[name]
+    assert entry.natural
+    assert all((entry.licence, entry.origin, entry.how, entry.files[0].url))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": "sess"}, "hsb82 has no column 'sess'; did you mean 'ses'"),
+        ({"features": "ses,ses"}, "names a column twice"),
+        ({"features": []}, "must name columns of hsb82: intercept, ses"),
+        ({"features": 3}, "must name columns"),
+        ({"standardise": "yes"}, "standardise must be true or false, not 'yes'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        load("hsb82", **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from itertools import pairwise
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput
-from palmette.population import Dirichlet, Few, Iid, Labels, Pool, Population, make_population
+from palmette.population import Dirichlet, Few, Iid, Labels, PerClass, Pool, Population, TwoLevel, make_population
 from palmette.population.partition import Partition, Parts, make_partition
 from palmette.tree import Tree
 
@@ -34,7 +35,42 @@ def same(one: Parts, other: Parts) -> bool:
     return np.array_equal(one.index, other.index) and np.array_equal(one.start, other.start)
 
 
-@pytest.mark.parametrize("partition", [Labels(2), Dirichlet(), Dirichlet(0.1, "team"), Iid(), Few(3, Iid())])
+# Another partition is another experiment: what a seed deals out must never change.
+PINNED = {
+    Labels(2): "968c24425537fdbc",
+    Labels(3): "a3e386e65e8857b8",
+    Labels(2, "equal"): "d2382843f31fbc2a",
+    Labels(2, "lognormal"): "a76297af70afdf46",
+    Labels(2, "power-law", 0.5): "1ae0ac21fe962db8",
+    Dirichlet(): "088d3e70d3b0c45c",
+    Dirichlet(0.1, "team"): "ebc416a7d0b88883",
+    TwoLevel(): "4683c99efe1e5202",
+    TwoLevel(0.3, "alike"): "bf50d92ece4a9ef0",
+    TwoLevel("alike", 0.3, "power-law"): "94d27c3425faac23",
+    TwoLevel(0.01, 0.01, "lognormal", 2.0): "d4f15ef48f0e32e6",
+    Iid(): "f2d967f1bcde2d16",
+    Iid("lognormal"): "c085930f6c921c53",
+    Iid("power-law", 1.5): "f62b7b8ddbba6368",
+    PerClass(2, 20, 30): "789f5614bb70614c",
+    PerClass(5, 30, 60, "test"): "834718d8ac81662a",
+    PerClass(5, 60, 30, "all"): "f80cd2012a67376a",
+    Few(3, Iid()): "f2d967f1bcde2d16",
+}
+
+
+@pytest.mark.parametrize("partition", PINNED, ids=str)
+def test_what_a_seed_deals_out_never_changes(partition: Partition) -> None:
+    parts = partition.assign(labels_of(), TREE, 10, 3)
+    found = parts.index.astype("<i8").tobytes() + parts.start.astype("<i8").tobytes()
+    found += b"" if parts.test is None else parts.test.tobytes()
+    assert hashlib.sha256(found).hexdigest()[:16] == PINNED[partition]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [Labels(2), Labels(2, "power-law"), Dirichlet(), Dirichlet(0.1, "team"), TwoLevel(), Iid(), Iid("lognormal"),
+     PerClass(2, 20, 30), Few(3, Iid())],
+)  # fmt: skip
 class TestEveryPartition:
     def test_the_seed_alone_decides(self, partition: Partition) -> None:
         y = labels_of()
@@ -49,8 +85,12 @@ class TestEveryPartition:
         assert (np.diff(parts.start) > 0).all()
 
 
-@pytest.mark.parametrize("partition", [Dirichlet(), Dirichlet(0.05), Dirichlet(0.05, "team"), Iid()])
-def test_dirichlet_and_iid_use_every_sample_exactly_once(partition: Partition) -> None:
+@pytest.mark.parametrize(
+    "partition",
+    [Dirichlet(), Dirichlet(0.05), Dirichlet(0.05, "team"), Iid(), Iid("power-law", 3.0), TwoLevel(0.01, 0.01),
+     TwoLevel("alike", "alike", "power-law", 3.0)],
+)  # fmt: skip
+def test_these_partitions_use_every_sample_exactly_once(partition: Partition) -> None:
     parts = partition.assign(labels_of(), TREE, 10, 0)
     assert np.array_equal(np.sort(parts.index), np.arange(4000))
 
@@ -189,12 +229,155 @@ def test_few_hands_other_options_to_the_partition_it_cuts() -> None:
         (lambda: Few(0), "samples = 0"),
         (lambda: make_partition("label"), "did you mean 'labels'"),
         (lambda: make_partition("dirichlet", {"alfa": 1}), "no option 'alfa'; did you mean 'alpha'"),
-        (lambda: make_partition("iid", {"alpha": 1}), "it has none"),
+        (lambda: make_partition("iid", {"alpha": 1}), "the partition iid has no option 'alpha'"),
+        (lambda: Iid("large"), "sizes = 'large' must be one of equal, lognormal, power-law"),
+        (lambda: Iid("equal", 2.0), "size_spread = 2.0 is for sizes = lognormal or power-law"),
+        (lambda: Labels(2, "power-law", 11.0), "size_spread = 11.0 must be from 0 to 10"),
+        (lambda: TwoLevel(0.0), "between_teams = 0.0 must be a number above 0, or alike"),
+        (lambda: TwoLevel(1.0, "same"), "within_teams = 'same' must be a number above 0, or alike"),
+        (lambda: PerClass(shared="train"), "shared = 'train' must be one of none, test, all"),
+        (lambda: Few(3, PerClass()), "'per-class' says itself how many samples"),
     ],
 )
 def test_bad_partition_settings_are_refused_by_name(make: object, message: str) -> None:
     with pytest.raises(BadInput, match=message):
         make()  # type: ignore[operator]
+
+
+# -- two levels --------------------------------------------------------------------------------------------------------
+
+
+def apart(parts: Parts, y: np.ndarray, tree: Tree) -> tuple[float, float]:
+    """Return the mean total variation distance of teams from all samples, and of devices from their team."""
+    owner = np.repeat(np.arange(tree.devices), np.diff(parts.start))
+    devices = np.zeros((tree.devices, 10))
+    np.add.at(devices, (owner, y[parts.index]), 1)
+    teams = np.zeros((tree.size(1), 10))
+    np.add.at(teams, tree.parents[0], devices)
+    share = [counts / counts.sum(-1, keepdims=True) for counts in (devices, teams, teams.sum(0))]
+    return (
+        float(np.abs(share[1] - share[2]).sum(1).mean() / 2),
+        float(np.abs(share[0] - share[1][tree.parents[0]]).sum(1).mean() / 2),
+    )
+
+
+def measured(between: float | str, within: float | str, sizes: str = "equal") -> np.ndarray:
+    """Return both distances, a mean over three seeds."""
+    y, tree = labels_of(16000), Tree.parse("8x10")
+    made = TwoLevel(between, within, sizes)  # type: ignore[arg-type]
+    return np.mean([apart(made.assign(y, tree, 10, seed), y, tree) for seed in range(3)], axis=0)
+
+
+def test_two_level_knobs_act_apart() -> None:
+    values = ("alike", 10.0, 1.0, 0.3)
+    table = np.array([[measured(between, within) for within in values] for between in values])
+    teams, devices = table[..., 0], table[..., 1]
+    assert (np.diff(teams, axis=0) > 0.08).all()  # each step of the one knob moves its own distance
+    assert (np.diff(devices, axis=1) > 0.08).all()
+    assert np.ptp(teams, axis=1).max() == 0  # and the other's not at all
+    assert np.ptp(devices, axis=0).max() < 0.05  # or nearly not
+    assert teams[0].max() < 0.01
+    assert devices[:, 0].max() < 0.02
+
+
+def test_two_level_sizes_are_a_third_knob() -> None:
+    even, skewed = measured(1.0, 1.0), measured(1.0, 1.0, "power-law")
+    assert np.abs(even - skewed).max() < 0.07
+    y, tree = labels_of(16000), Tree.parse("8x10")
+    sizes = np.diff(TwoLevel(1.0, 1.0, "power-law").assign(y, tree, 10, 0).start)
+    assert sizes.min() < 50
+    assert sizes.max() > 1000
+    assert np.ptp(np.diff(TwoLevel(0.1, 0.1).assign(y, tree, 10, 0).start)) == 0
+
+
+def test_two_level_goes_down_trees_of_any_depth() -> None:
+    y, tree = labels_of(6000), Tree.parse("2x3x5")
+    parts = TwoLevel(0.3, "alike").assign(y, tree, 10, 0)
+    assert np.array_equal(np.sort(parts.index), np.arange(6000))
+    teams, devices = apart(parts, y, tree)
+    assert teams > 0.4
+    assert devices < 0.03
+
+
+def test_two_level_refuses_a_tree_without_teams_and_too_few_samples() -> None:
+    with pytest.raises(BadInput, match="needs teams, and tree = 20 has none; use the partition dirichlet"):
+        TwoLevel().assign(labels_of(), Tree.parse(20), 10, 0)
+    with pytest.raises(BadInput, match="79 samples are too few for 20 devices of at least 4"):
+        TwoLevel().assign(labels_of(79), TREE, 10, 0)
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def test_size_spread_makes_sizes_more_unequal() -> None:
+    for kind in ("lognormal", "power-law"):
+        largest = [
+            np.diff(Iid(kind, spread).assign(labels_of(), TREE, 10, 0).start).max()  # type: ignore[arg-type]
+            for spread in (0.0, 0.5, 1.0, 2.0)
+        ]
+        assert largest[0] == 200
+        assert (np.diff(largest) > 0).all()
+        assert np.diff(Iid(kind, 2.0, least=30).assign(labels_of(), TREE, 10, 0).start).min() >= 30  # type: ignore[arg-type]
+
+
+def test_labels_with_a_power_law_uses_classes_up_and_keeps_the_labels() -> None:
+    y = labels_of()
+    parts = Labels(2, "power-law").assign(y, TREE, 10, 0)
+    assert len(parts.index) > 3950
+    sizes = np.diff(parts.start)
+    assert sizes.max() > 5 * np.median(sizes)
+    assert set(y[parts.index[: parts.start[1]]].tolist()) == {0, 1}
+
+
+# -- the same number of every label ------------------------------------------------------------------------------------
+
+
+def mnist_like() -> np.ndarray:
+    return np.repeat(np.arange(10), 7000)
+
+
+@pytest.mark.parametrize(("train", "test"), [(200, 800), (900, 300)])
+def test_settings_of_sfedhp_fit_ten_devices_and_not_twenty(train: int, test: int) -> None:
+    y, settings = mnist_like(), PerClass(5, train, test)
+    parts = settings.assign(y, Tree.parse("2x5"), 10, 0)
+    assert np.diff(parts.start).tolist() == [5 * (train + test)] * 10
+    assert len(np.unique(parts.index)) == len(parts.index)
+    need = 10 * (train + test)
+    with pytest.raises(
+        BadInput, match=f"class 0 has 7000 samples, but 10 devices own it and need {need}.*set data.shared="
+    ):
+        settings.assign(y, Tree.parse("4x5"), 10, 0)
+
+
+def test_setting_1_fits_twenty_devices_that_share_test_samples_and_setting_2_those_that_share_all() -> None:
+    y, tree = mnist_like(), Tree.parse("4x5")
+    first = PerClass(5, 200, 800, "test").assign(y, tree, 10, 0)
+    assert first.test is not None
+    assert len(np.unique(first.index[~first.test])) == 20 * 5 * 200
+    assert not np.isin(first.index[first.test], first.index[~first.test]).any()
+    with pytest.raises(BadInput, match=r"need 9300.*set data.shared=all"):
+        PerClass(5, 900, 300, "test").assign(y, tree, 10, 0)
+    second = PerClass(5, 900, 300, "all").assign(y, tree, 10, 0)
+    assert second.test is not None
+    assert not np.isin(second.index[second.test], second.index[~second.test]).any()
+    for unit in range(20):  # nobody has a sample twice
+        own = second.index[second.start[unit] : second.start[unit + 1]]
+        assert len(np.unique(own)) == len(own) == 6000
+
+
+def test_per_class_decides_the_split_and_goes_with_team_formations() -> None:
+    made = make_population(
+        numbered_pool(), tree="2x5", teams="worst", partition="per-class",
+        classes_per_device=3, train_per_class=20, test_per_class=30,
+    )  # fmt: skip
+    assert made.train.tolist() == [60] * 10
+    assert made.tests.tolist() == [90] * 10
+    assert set.union(*device_labels(made)[:5]) == {0, 1, 2, 3, 4}
+    assert "test" not in made.recipe.values  # type: ignore[union-attr]
+    with pytest.raises(BadInput, match=r"says which samples are for testing; leave test = 0\.5 out"):
+        make_population(numbered_pool(), tree="2x5", partition=PerClass(2, 20, 30), test=0.5)
+    with pytest.raises(BadInput, match=r"need 500 .*; lower train_per_class or test_per_class"):
+        PerClass(1, 200, 300, "all").assign(labels_of(), Tree.parse(10), 10, 0)
 
 
 # -- teams -------------------------------------------------------------------------------------------------------------
@@ -306,3 +489,52 @@ def test_rotate_refuses_a_tree_without_teams_and_unknown_shifts() -> None:
         make_population(images(), tree="10", shift="rotate")
     with pytest.raises(BadInput, match="'rotat'; did you mean 'rotate'"):
         make_population(images(), shift="rotat")
+
+
+def test_sizes_of_a_shift_act_apart_on_teams_and_devices() -> None:
+    plain = make_population("crowd", tree="4x10")
+    for kind in ("offset", "scale"):
+        by_team, by_device = (
+            make_population("crowd", tree="4x10", shift=kind, shift_teams=one, shift_devices=other)
+            for one, other in ((1.0, 0.0), (0.0, 1.0))
+        )
+        for made, same in ((by_team, 4), (by_device, 40)):
+            moved = made.x - plain.x if kind == "offset" else made.x / plain.x
+            assert len(moved.reshape(40, 20, -1).mean((1, 2)).mul(1e4).round().unique()) == same
+        assert by_team.x.dtype == torch.float32
+
+
+def test_what_a_device_multiplies_by_is_its_own_whoever_else_is_there() -> None:
+    pool = Pool(np.ones((8, 5), dtype=np.float32), np.arange(8) % 2, 2, start=np.array([0, 3, 5, 8]))
+    less = Pool(pool.x[3:], pool.y[3:], 2, start=np.array([0, 2, 5]))
+    how = {"teams": "given", "shift": "scale", "shift_teams": 0.5, "shift_devices": 0.5}
+    more = make_population(pool, tree={"north": ["a", "b"], "south": ["c"]}, **how)  # type: ignore[arg-type]
+    fewer = make_population(less, tree={"north": ["b"], "south": ["c"]}, **how)  # type: ignore[arg-type]
+    assert torch.equal(more.x[3:], fewer.x)
+    assert len(more.x.unique()) == 3
+
+
+def test_bytes_stay_bytes_within_their_range_when_shifted() -> None:
+    plain = make_population(images(), tree="2x3")
+    for kind in ("offset", "scale", "noise"):
+        made = make_population(images(), tree="2x3", shift=kind, shift_devices=0.3)
+        assert made.x.dtype == torch.uint8
+        assert made.x.max() <= plain.x.max()
+        assert not torch.equal(made.x, plain.x)
+        assert torch.equal(made.y, plain.y)
+
+
+def test_bad_shifts_are_refused_by_name() -> None:
+    tokens = Pool(np.zeros((600, 4), dtype=np.int64), labels_of(600), 10)
+    for given, message in (
+        ({"shift_teams": 1.0}, "shift_teams = 1.0 is the size of a shift; set shift to one of offset, scale, noise"),
+        ({"shift": "rotate", "shift_devices": 1.0}, "shift_devices = 1.0 is the size of a shift"),
+        ({"shift": "scale", "shift_devices": -1}, "shift_devices = -1 must be from 0 to 5"),
+        ({"shift": "scale", "shift_teams": 0}, "both 0, so nothing is shifted"),
+        ({"shift": "noise", "tree": "10"}, "differs by team, and tree = 10 has no teams"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            make_population(images(), **{"tree": "2x3", **given})  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="these samples are tokens"):
+        make_population(tokens, tree="2x3", shift="offset")
+    assert make_population(images(), tree="10", shift="noise", shift_teams=0, shift_devices=1.0).devices == 10

@@ -86,6 +86,14 @@ def normal(base: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]
 
 
+def normal_rows(base: Tensor, count: int) -> Tensor:
+    """Return standard normal numbers under each of some addresses, ``(addresses, count)``, in float32."""
+    value = uniform(mix(base[:, None], torch.arange(count)))
+    # Half a step up, so that zero, whose normal number is infinite, does not occur.
+    normal: Tensor = torch.special.ndtri(value + 2.0**-54)
+    return normal.to(torch.float32)
+
+
 def numpy_generator(seed: int, purpose: str, *parts: int) -> np.random.Generator:
     """Make a numpy generator for one address, for set-up work (splits, partitions) that wants many kinds of draws."""
     return np.random.Generator(np.random.Philox(key=key(seed, purpose, *parts)))

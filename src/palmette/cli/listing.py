@@ -112,7 +112,10 @@ def _notes(topic: str) -> list[RenderableType]:
         _choices("partition", {name: _partition(name) for name in PARTITIONS}),
         Text("\nTeams: which devices belong together", style="bold"),
         _choices("teams", FORMATIONS),
-        Text("\nShift: how teams differ", style="bold"),
+        Text(
+            "\nShift: how features differ by team and by device; sizes are data.shift_teams and data.shift_devices",
+            style="bold",
+        ),
         _choices("shift", SHIFTS),
         Text(),
         _note("palmette run permfl --set data.partition=iid --set data.shift=rotate"),

@@ -82,9 +82,7 @@ def _above(tree: Tree, nodes: Ints, spread: float, seed: int) -> Floats:
 def _normal(seed: int, tier: int, nodes: Ints) -> Floats:
     """Return addressed normal numbers, one line per node."""
     base = address.mix(address.key(seed, "crowd truth", tier), torch.from_numpy(nodes))
-    value = address.uniform(address.mix(base[:, None], torch.arange(_TRUTH)))
-    # Half a step up, so that zero, whose normal number is infinite, does not occur.
-    normal: Floats = torch.special.ndtri(value + 2.0**-54).to(torch.float32).numpy()
+    normal: Floats = address.normal_rows(base, _TRUTH).numpy()
     return normal
 
 

@@ -3,10 +3,11 @@
 from palmette.datasets import Pool, load
 from palmette.population.build import make_population
 from palmette.population.encoding import Encoding, Input
-from palmette.population.partition import PARTITIONS, Dirichlet, Few, Iid, Labels, Partition
+from palmette.population.partition import PARTITIONS, Dirichlet, Few, Iid, Labels, Partition, PerClass, TwoLevel
 from palmette.population.population import Population
 from palmette.population.saved import load_population
-from palmette.population.teams import FORMATIONS, SHIFTS
+from palmette.population.shifts import SHIFTS
+from palmette.population.teams import FORMATIONS
 
 __all__ = [
     "FORMATIONS",
@@ -19,8 +20,10 @@ __all__ = [
     "Input",
     "Labels",
     "Partition",
+    "PerClass",
     "Pool",
     "Population",
+    "TwoLevel",
     "load",
     "load_population",
     "make_population",

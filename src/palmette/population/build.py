@@ -18,6 +18,7 @@ from palmette.population.partition import Partition, Parts, make_partition, opti
 from palmette.population.population import Population
 from palmette.population.recipe import SET_ELSEWHERE, write_down
 from palmette.population.selection import Selection
+from palmette.population.shifts import Shift, make_shift
 from palmette.population.unseen import keep_out
 from palmette.tree import Tree
 from palmette.values import fraction, plain, shown
@@ -37,6 +38,8 @@ def make_population(
     partition: str | Partition | None = None,
     teams: str | None = None,
     shift: str | None = None,
+    shift_teams: float | None = None,
+    shift_devices: float | None = None,
     folder: str | Path | None = None,
     test: float = _TEST,
     pixels: Pixels = "signed",
@@ -49,11 +52,16 @@ def make_population(
         source: The name of a data set, as in ``palmette list datasets``, or a `Pool` of your own samples.
         tree: The tree, or what `Tree.parse` reads; ``"4x10"`` by default. Data with devices and teams of their own take none.
         seed: Decides the partition, the teams and the split, and with generated data the samples.
-        partition: Partition of the samples over devices: ``"labels"``, ``"dirichlet"``, ``"iid"``, ``"few"``, in Python also
-            an object; each data set has its own default. Data that come by device take none.
+        partition: Partition of the samples over devices: ``"labels"``, ``"dirichlet"``, ``"two-level"``, ``"iid"``,
+            ``"per-class"``, ``"few"``, in Python also an object; each data set has its own default. Data that come by device
+            take none.
         teams: Forming of teams: ``"random"``, ``"given"``, ``"worst"`` or ``"average"``; see ``palmette list datasets``. By
             default ``"random"``, and ``"given"`` where data have teams of their own.
-        shift: Shift between teams: ``"rotate"`` turns the images of team i by i * 90 degrees.
+        shift: Shift of the features by team and by device: ``"rotate"`` turns the images of team i by i * 90 degrees,
+            ``"offset"``, ``"scale"`` and ``"noise"`` add, multiply or blur by random numbers of the team and of the device.
+        shift_teams: Size of the shift between teams, in standard deviations of the features; for scale, of the logarithm. By
+            default 1; 0 for none.
+        shift_devices: Size of the shift between the devices of a team, counted in the same way. By default 0.
         folder: Folder with the files of data sets; else ``PALMETTE_DATA``, else the user's cache folder.
         test: Test share: the part of each device's samples kept for testing.
         pixels: Scale of image features: ``"signed"`` for -1..1, ``"unit"`` for 0..1.
@@ -75,6 +83,7 @@ def make_population(
         checked(seed),
         formation=teams if teams is not None else "given" if natural else "random",
         shift=shift,
+        shift_sizes=(shift_teams, shift_devices),
         folder=folder,
         test=fraction("test", plain(test)),
         pixels=pixels,
@@ -104,6 +113,7 @@ class _Wanted:
     seed: int
     formation: str
     shift: str | None
+    shift_sizes: tuple[float | None, float | None]
     folder: str | Path | None
     test: float
     pixels: Pixels
@@ -149,7 +159,8 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
         pool = chosen.apply(pool, wanted.seed)
     tree = wanted.tree if wanted.tree is not None else pool.tree
     assert tree is not None
-    teams.check_shift(wanted.shift, tree, pool.x.shape[1:])
+    tokens = pool.x.dtype.kind in "iu" and pool.x.dtype.itemsize > 1
+    shift = make_shift(wanted.shift, *wanted.shift_sizes, tree, tuple(pool.x.shape[1:]), tokens)
     recipe = write_down(
         wanted.source,
         wanted.entry,
@@ -157,16 +168,18 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
         wanted.own,
         seed=wanted.seed,
         teams=wanted.formation,
-        shift=wanted.shift,
+        shift={} if shift is None else shift.values,
         folder=wanted.folder,
         test=wanted.test,
         pixels=wanted.pixels,
-        split=pool.train is not None,
+        split=pool.train is not None or (dealt is not None and dealt.splits),
     )
+    if dealt is not None and dealt.splits and wanted.test != _TEST:
+        raise BadInput(f"the partition per-class says which samples are for testing; leave test = {wanted.test} out")
     if pool.train is not None:
         if wanted.test != _TEST:
             raise BadInput(f"{pool.name} comes with its own test samples; leave test = {wanted.test} out")
-        return _split(pool, tree, wanted.shift).made_by(recipe)
+        return _split(pool, tree, shift, wanted.seed).made_by(recipe)
     parts = _units(pool, tree, wanted.seed, dealt, wanted.formation)
     leaf = teams.leaf_of_unit(wanted.formation, tree, wanted.seed, dealt)
     targets = packing.as_tensor(pool.y[parts.index], "y")
@@ -175,12 +188,14 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
         packing.as_tensor(pool.x[parts.index], "x"),
         targets if targets.is_floating_point() else targets.long(),
         torch.from_numpy(np.repeat(leaf, np.diff(parts.start))),
-        test=wanted.test,
+        test=wanted.test if parts.test is None else torch.from_numpy(parts.test),
         seed=wanted.seed,
         classes=pool.classes,
         limit=dealt.train_limit if dealt is not None else None,
     )
-    x = packed.x if wanted.shift is None else teams.rotate(packed.x, packed.start, tree)
+    x = packed.x if shift is None else shift.apply(packed.x, packed.start, tree, wanted.seed)
+    if shift is not None:
+        packing.refuse_large(tree, x, packed.start, pool.affine)
     made = Population(tree, x, packed.y, packed.start, packed.train, pool.affine, pool.classes, pool.name)
     if pool.unseen is not None:
         new = torch.zeros(tree.devices, dtype=torch.bool)
@@ -189,14 +204,15 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
     return made.made_by(recipe)
 
 
-def _split(pool: Pool, tree: Tree, shift: str | None) -> Population:
+def _split(pool: Pool, tree: Tree, shift: Shift | None, seed: int) -> Population:
     """Put a pool that is split already on the tree, unit u on leaf u, without a copy of its samples."""
     assert pool.start is not None
     assert pool.train is not None
     x, y = packing.as_tensor(pool.x, "x"), packing.as_tensor(pool.y, "y")
     start = torch.from_numpy(pool.start)
     if shift is not None:
-        x = teams.rotate(x, start, tree)
+        x = shift.apply(x, start, tree, seed)
+        packing.refuse_large(tree, x, start, pool.affine)
     new = None if pool.unseen is None else torch.from_numpy(pool.unseen)
     train = torch.from_numpy(pool.train)
     return Population(tree, x, y, start, train, pool.affine, pool.classes, pool.name, unseen=new)

@@ -41,7 +41,7 @@ def write_down(
     *,
     seed: int,
     teams: str,
-    shift: str | None,
+    shift: Mapping[str, Any],
     folder: str | Path | None,
     test: float,
     pixels: str,
@@ -56,11 +56,11 @@ def write_down(
         options: The source's own options that were given.
         seed: The seed.
         teams: How teams are formed.
-        shift: How teams differ.
+        shift: How features differ by team and by device: the keywords.
         folder: Where the files are, if somebody said so.
         test: The part of each device's samples kept for testing.
         pixels: What pixels are turned into.
-        split: Whether the source comes split into training and test samples, on the leaves of the tree.
+        split: Whether training and test samples are told apart by the source or the partition, not by ``test``.
     """
     own = isinstance(source, Pool)
     values: dict[str, Any] = {"name": source.name if isinstance(source, Pool) else source}
@@ -72,11 +72,13 @@ def write_down(
         values |= _partition(dealing, objects)
     elif dealing is not None:
         values |= {name: value for name, value in asdict(dealing).items() if value is not None}
+    if not (split and dealing is None):
+        values["teams"] = teams
     if not split:
-        values |= {"teams": teams, "test": test}
+        values["test"] = test
     if "pixels" in entry.takes:
         values["pixels"] = pixels
-    values |= {name: str(value) for name, value in (("shift", shift), ("folder", folder)) if value is not None}
+    values |= dict(shift) | ({} if folder is None else {"folder": str(folder)})
     return Recipe({name: _plain(value) for name, value in values.items()}, int(seed), objects)
 
 
@@ -87,6 +89,7 @@ def _partition(partition: Partition, objects: dict[str, str]) -> dict[str, Any]:
         objects["partition"] = f"{type(partition).__module__}.{type(partition).__qualname__}"
         return {"partition": objects["partition"]}
     options = {entry.name: getattr(partition, entry.name) for entry in fields(partition)}  # type: ignore[arg-type]
+    options = {option: value for option, value in options.items() if value is not None}
     if isinstance(partition, Few):
         inner = _partition(partition.of, objects)
         options |= {"of": inner.pop("partition"), **inner}

@@ -1,10 +1,8 @@
-"""How partition units come to stand in teams, and how teams may see the world differently."""
+"""How partition units come to stand in teams."""
 
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput, nearest
@@ -18,7 +16,6 @@ FORMATIONS = {
     "worst": "no two teams have a label in common: each team gets a block of labels of its own",
     "average": "neighbouring teams share labels: each has a block of its own and 40 % as many of the next",
 }
-SHIFTS = {"rotate": "the images of team i are turned by i * 90 degrees"}
 
 
 def check_formation(formation: str, partition: Partition | None) -> None:
@@ -66,25 +63,3 @@ def leaf_of_unit(formation: str, tree: Tree, seed: int, partition: Partition | N
     if formation == "random" and not (partition is not None and partition.knows_teams):
         return address.numpy_generator(seed, "teams").permutation(tree.devices)
     return np.arange(tree.devices, dtype=np.int64)
-
-
-def check_shift(shift: str | None, tree: Tree, shape: tuple[int, ...]) -> None:
-    """Refuse a shift that does not exist or cannot be made with these samples and this tree."""
-    if shift is None:
-        return
-    if not isinstance(shift, str) or shift not in SHIFTS:
-        raise BadInput(f"there is no shift {shown(shift)}{nearest(shown(shift), SHIFTS)}")
-    if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise BadInput(f"shift = 'rotate' turns square images; these samples have the shape {shape}")
-    if tree.top < 2:
-        raise BadInput(f"shift = 'rotate' turns each team's images by its own angle; tree = {tree} has no teams")
-
-
-def rotate(x: Tensor, start: Tensor, tree: Tree) -> Tensor:
-    """Return packed images with those of team i (of tier 1) turned by i * 90 degrees."""
-    quarter = torch.from_numpy(tree.ancestors(1) % 4).repeat_interleave(start.diff())
-    turned = x.clone()
-    for turns in (1, 2, 3):
-        mask = quarter == turns
-        turned[mask] = torch.rot90(x[mask], turns, (-2, -1))
-    return turned

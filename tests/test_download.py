@@ -217,7 +217,8 @@ def test_files_that_serve_instead_must_be_whole(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
     assert present(file, tmp_path) == []
     with pytest.raises(
-        BadInput, match=r"needs the file main, looked for at .*/here/main; get it with: palmette data get x"
+        BadInput,
+        match=r"needs the file main or one and two, looked for at .*/here/main; get it with: palmette data get x",
     ):
         find("x", file, tmp_path)
     (tmp_path / "two").touch()

@@ -33,6 +33,8 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"It is defined on trees of {' or '.join(map(str, told['tiers']))} tiers."))
     if "absent" in told:
         parts.append(Text(told["absent"]))
+    if "backend" in told:
+        parts.append(Text(f"Backend: {told['backend']}."))
     if "partition" in told:
         dealt = (
             f"Its default partition is {told['partition']}; see: palmette list datasets" if told["partition"] else ""

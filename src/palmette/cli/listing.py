@@ -51,6 +51,8 @@ def picture(topic: str, entries: list[dict[str, Any]]) -> RenderableType:
         if told["settings"]:
             given = {key: value for key, value in told["settings"].items() if value is not None}
             lines += [Text(" ".join(f"{key}={_short(value)}" for key, value in given.items()), "dim")] if given else []
+        if "backend" in told:
+            lines.append(Text(f"backend: {told['backend']}", style="dim"))
         if "partition" in told:
             dealt = (
                 f"default partition: {told['partition']}"
@@ -104,7 +106,16 @@ def _notes(topic: str) -> list[RenderableType]:
             Text.assemble(("A method of your own:  ", "bold"), "palmette new --help"),
         ]
     if topic == "models":
-        return [Text(), _note("palmette run permfl --model dnn --set model.hidden=[100]")]
+        return [
+            Text(
+                "\nBackend: how the models of many devices are computed. fused: as stacked products, the fastest; vmap: by "
+                "torch.func.vmap; loop: one device after the other.",
+                style="dim",
+            ),
+            Text(),
+            Text.assemble(("Settings and layers of one:  ", "bold"), "palmette list models vgg"),
+            _note("palmette run permfl --model dnn --set model.hidden=[100]"),
+        ]
     if topic == "experiments":
         return [Text(), _note("palmette reproduce l2gd-table1")]
     return [

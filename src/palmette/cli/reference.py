@@ -74,12 +74,14 @@ def _dataset(name: str) -> dict[str, Any]:
 
 
 def _model(name: str) -> dict[str, Any]:
+    data = f" --data {MODELS[name].data}" if MODELS[name].data else ""
     return {
         "summary": _first_line(MODELS[name].make),
         "settings": [key.as_dict() for key in model_keys(name) if key.name != "model.name"],
+        "backend": MODELS[name].backends,
         "made_for": MODELS[name].example,
         "layers": [layer._asdict() | {"size": layer.size} for layer in _layers(name)],
-        "example": f"palmette run permfl --model {name}",
+        "example": f"palmette run permfl{data} --model {name}",
     }
 
 
@@ -146,6 +148,8 @@ def _section(told: Mapping[str, Any], depth: int = 3) -> list[str]:
         lines += ["", f"*{told['paper']}*"]
     if "absent" in told:
         lines += ["", told["absent"]]
+    if "backend" in told:
+        lines += ["", f"Backend: {told['backend']}."]
     lines += ["", *_table(told["settings"])]
     for preset, values in told.get("presets", {}).items():
         lines += ["", f"Preset `{preset}`: {', '.join(f'{key} = {shown(value)}' for key, value in values.items())}."]

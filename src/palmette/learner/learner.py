@@ -119,6 +119,9 @@ class Learner:
             )
         elif found is not None:
             self.doubts.append(f"the frozen layers are computed anew at every step, because {found}")
+        if task.running is not None:
+            where = "are averaged with the models" if task.buffers == "averaged" else "stay with each device"
+            self.told.append(f"the running statistics of batch normalisation {where} (buffers = {task.buffers!r})")
         self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
         if task.mixes_samples and self._batch_of_one():
             refuse_single_samples(task, dtype, (x[None], y[None]), self._batch_of_one())

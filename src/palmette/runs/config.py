@@ -104,7 +104,7 @@ class ModelConfig(_Part):
             none. The rest is the part body.
         freeze: Parameters that are not trained, not sent and kept once, named in the same way.
         buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own, or
-            ``"averaged"``, they are averaged with the models.
+            ``"averaged"``, they are averaged with the models; the default for models with a name.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)

@@ -17,6 +17,7 @@ from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
 from palmette.task import buffers, modules
 from palmette.task.buffers import Place
+from palmette.task.buffers import running as statistics
 from palmette.task.layout import Layout
 from palmette.task.models import MODELS
 from palmette.task.parts import BUFFERS, Patterns, named_by, split
@@ -317,7 +318,7 @@ def make_task(
         l2: Weight of the squared norm in every device's objective.
         parts: Names for parts of the model; see `Task`.
         freeze: Patterns of parameters to freeze; see `Task`.
-        buffers: Where running statistics belong; see `Task`.
+        buffers: Where running statistics belong; see `Task`. Of a named model they are averaged unless this says otherwise.
         **options: The named model's own settings, such as ``hidden``.
     """
     own = MODELS[model].loss if isinstance(model, str) and model in MODELS else None
@@ -335,6 +336,8 @@ def make_task(
     except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
+    if buffers is None and statistics(module):
+        about["buffers"] = "averaged"  # so that a team's and the global model are whole; the log of a run says so
     known = inspect.signature(MODELS[model].make).parameters
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
     return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from palmette.errors import BadInput
-from palmette.task.models.layers import bare, check_room, draw, zero
-from palmette.values import shown, whole
+from palmette.task.models.layers import bare, check_choice, check_room, draw, sizes, zero
+from palmette.values import shown
 
 
 def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zero") -> nn.Module:
@@ -22,13 +22,12 @@ def mclr(shape: Sequence[int], outputs: int, *, seed: int = 0, start: str = "zer
         seed: Seed of random weights.
         start: Initial weights: ``"zero"``, or ``"random"`` as torch initialises a linear layer.
     """
-    if start not in ("zero", "random"):
-        raise BadInput(f"start must be 'zero' or 'random', not {shown(start)}")
+    check_choice("start", start, ("zero", "random"))
     module = nn.Sequential(nn.Flatten(), bare(nn.Linear, math.prod(shape), outputs))
     return draw(module, seed) if start == "random" else zero(module)
 
 
-def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[int] | int = (100,)) -> nn.Module:
+def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: int | Sequence[int] = (100,)) -> nn.Module:
     """Fully connected network with ReLU and hidden layers of any sizes; for MNIST it is 784-100-10 by default.
 
     Args:
@@ -37,12 +36,11 @@ def dnn(shape: Sequence[int], outputs: int, *, seed: int = 0, hidden: Sequence[i
         seed: Seed of the initial weights.
         hidden: Sizes of the hidden layers, as a list, or one number for one layer.
     """
-    inner = hidden if isinstance(hidden, Sequence) and not isinstance(hidden, str) else [hidden]
-    sizes = [math.prod(shape), *(whole("hidden size", size, 1) for size in inner), outputs]
-    for pair in itertools.pairwise(sizes):  # of all layers before the first is made
+    widths = [math.prod(shape), *sizes("hidden", hidden), outputs]
+    for pair in itertools.pairwise(widths):  # of all layers before the first is made
         check_room(*pair)
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in itertools.pairwise(sizes):
+    for before, after in itertools.pairwise(widths):
         layers += [bare(nn.Linear, before, after), nn.ReLU()]
     return draw(nn.Sequential(*layers[:-1]), seed)
 

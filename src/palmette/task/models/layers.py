@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from palmette.address import torch_generator
-from palmette.values import refuse_larger_than_memory
+from palmette.errors import BadInput
+from palmette.values import refuse_larger_than_memory, shown, whole
 
 _NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 _COPIES = 4  # of a model at the same time: the server's, a device's, its gradient and its update
@@ -28,6 +29,19 @@ def check_room(*sizes: int) -> None:
     room = _COPIES * 4 * math.prod(sizes)
     what = f"{_COPIES} copies of a layer of {' x '.join(map(str, sizes))}, as training needs at least,"
     refuse_larger_than_memory(what, room, "use a smaller model or fewer classes")
+
+
+def check_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a setting that is none of the words it may be."""
+    words = list(known)
+    if value not in words:
+        raise BadInput(f"{name} must be {' or '.join(map(repr, words))}, not {shown(value)}")
+
+
+def sizes(name: str, value: object) -> list[int]:
+    """Return the sizes of layers, given as a list or as one number."""
+    given = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return [whole(f"{name} size", size, 1) for size in given]
 
 
 def zero(module: nn.Module) -> nn.Module:

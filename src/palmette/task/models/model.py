@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,19 +16,30 @@ class Model:
 
     Attributes:
         make: Makes the module: ``make(shape, outputs, *, seed, ...)``, with its settings as further keywords.
+        backend: The backend that ``auto`` takes for it on a CPU; a test compares it with what is taken.
+        otherwise: The backend with other settings, where it is another, as in ``{"norm=batch": "vmap"}``.
         shape: Shape of an example sample.
         outputs: Number of classes of the example.
         tokens: For models of text: samples are rows of whole numbers below this one. 0 for samples of real numbers.
         example: What the example is, in words.
         loss: The loss it is trained with where none is named; ``None`` for the one that fits the labels.
+        data: Name of a data set it can be tried on; empty where the default one will do.
     """
 
     make: Callable[..., nn.Module]
+    backend: str = "fused"
+    otherwise: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] = (1, 28, 28)
     outputs: int = 10
     tokens: int = 0
     example: str = "images of 28 x 28 pixels in ten classes"
     loss: str | None = None
+    data: str = ""
+
+    @property
+    def backends(self) -> str:
+        """The backend in words, as in ``fused; vmap with model.norm=batch``."""
+        return "; ".join([self.backend, *(f"{name} with model.{setting}" for setting, name in self.otherwise.items())])
 
     def samples(self, count: int) -> Tensor:
         """Return example samples, always the same: what a model is tried on where there are no data."""

@@ -217,7 +217,8 @@ def test_files_that_serve_instead_must_be_whole(tmp_path: Path) -> None:
     (tmp_path / "one").touch()
     assert present(file, tmp_path) == []
     with pytest.raises(
-        BadInput, match=r"needs the file main, looked for at .*/here/main; get it with: palmette data get x"
+        BadInput,
+        match=r"needs the file main or one and two, looked for at .*/here/main; get it with: palmette data get x",
     ):
         find("x", file, tmp_path)
     (tmp_path / "two").touch()
@@ -265,6 +266,7 @@ def test_get_puts_files_in_their_first_place_and_leaves_those_that_are_there(
     assert (row["downloaded"], row["note"], row["bytes"]) == (False, None, len(BYTES))
     assert len(server.asked) == 1
     text = " ".join(palmette("list", "--folder", str(tmp_path)).stdout.split())
+    assert "Not here, 11.5 MB to download. 70,000 samples." in text
     assert "Some bytes. Here. 12 samples. 3 devices of its own. Licence: free." in text
 
 

@@ -266,6 +266,7 @@ def test_get_puts_files_in_their_first_place_and_leaves_those_that_are_there(
     assert (row["downloaded"], row["note"], row["bytes"]) == (False, None, len(BYTES))
     assert len(server.asked) == 1
     text = " ".join(palmette("list", "--folder", str(tmp_path)).stdout.split())
+    assert "Not here, 11.5 MB to download. 70,000 samples." in text
     assert "Some bytes. Here. 12 samples. 3 devices of its own. Licence: free." in text
 
 

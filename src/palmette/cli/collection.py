@@ -165,7 +165,8 @@ def _picture(told: list[dict[str, Any]], folder: Path) -> RenderableType:
         facts = [f"{one['samples']:,} samples"] if one["samples"] else []
         facts += [f"{one['devices']:,} devices of its own"] if one["devices"] else []
         facts += [f"Licence: {one['licence']}"] if one["licence"] else []
-        status = Text(f"{state(one).capitalize()}.", style="green" if one["here"] else "yellow")
+        text = state(one)
+        status = Text(f"{text[:1].upper()}{text[1:]}.", style="green" if one["here"] else "yellow")
         status.append("".join(f" {fact}." for fact in facts), style="default dim")
         table.add_row(one["name"], Group(Text(f"{one['description']}."), status))
     return Group(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from palmette.datasets.cifar import CIFAR10, CIFAR100
 from palmette.datasets.crowd import CROWD
 from palmette.datasets.dataset import Dataset, File
 from palmette.datasets.digits import DIGITS
+from palmette.datasets.emnist import EMNIST
 from palmette.datasets.fashion_mnist import FASHION_MNIST
+from palmette.datasets.femnist import FEMNIST
 from palmette.datasets.mnist import MNIST, MNIST_WRITERS
 from palmette.datasets.multilevel import CHEM97, HSB82, INSTEVAL, RADON
 from palmette.datasets.pool import Pool
@@ -26,6 +29,10 @@ DATASETS: dict[str, Dataset] = {
     "mnist": MNIST,
     "mnist-writers": MNIST_WRITERS,
     "fashion-mnist": FASHION_MNIST,
+    "emnist": EMNIST,
+    "femnist": FEMNIST,
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
     "synthetic": SYNTHETIC,
     "crowd": CROWD,
     "hsb82": HSB82,

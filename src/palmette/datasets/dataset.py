@@ -15,7 +15,7 @@ class File:
     """A file of a public data set.
 
     Attributes:
-        name: Its name.
+        name: Its name; with a ``*`` all files of a folder that fit it.
         places: Folders, within the folder of data sets, where it is looked for; ``palmette data get`` puts it into the first.
         sha256: The SHA-256 of its bytes; empty where the public file may differ from one source to another.
         url: Where it is downloaded from; empty where it cannot be.

@@ -40,12 +40,14 @@ def present(file: File, folder: str | Path | None) -> list[Path]:
     """Return where a file is, within the data folder: one path, or those of the files that serve instead, or none."""
     base = data_folder(folder)
     for place in file.places:
+        if "*" in file.name and (found := sorted((base / place).glob(file.name))):
+            return found
         if (base / place / file.name).is_file():
             return [base / place / file.name]
     for group in file.instead:
-        found = [present(one, folder) for one in group]
-        if all(found):
-            return [path for paths in found for path in paths]
+        each = [present(one, folder) for one in group]
+        if all(each):
+            return [path for paths in each for path in paths]
     return []
 
 
@@ -54,12 +56,21 @@ def find(name: str, file: File, folder: str | Path | None) -> Path:
     if found := present(file, folder):
         return found[0]
     paths = [data_folder(folder) / place / file.name for place in file.places]
-    wanted = " or ".join([file.name, *(" and ".join(one.name for one in group) for group in file.instead)])
-    get = f"get it with: palmette data get {name}; or " if file.url else ""
+    wanted = " or ".join([file.name, *map(_some, file.instead)])
+    get = (
+        f"get it with: palmette data get {name}; or "
+        if file.url
+        else f"for how to get it see: palmette list datasets {name}; "
+    )
     raise BadInput(
         f"{name} needs the file {wanted}, looked for at {' and '.join(map(str, paths))}; {get}put the file of the public "
         "data set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
     )
+
+
+def _some(group: Sequence[File]) -> str:
+    more = f" and {len(group) - 1} more" if len(group) > 4 else ""
+    return " and ".join(file.name for file in group[: 1 if more else 4]) + more
 
 
 def read_npz(path: Path, names: Sequence[str]) -> list[Array]:

@@ -30,9 +30,21 @@ def check(name: str, where: str, image: Array, label: Array, classes: int = 10, 
         raise BadInput(f"{where}: {name} has labels outside 0..{classes - 1}; get it again")
 
 
-def pooled(name: str, where: str, images: list[Array], labels: list[Array], pixels: str) -> Pool:
-    """Pool the grey images of several files after checking that they are what they say."""
+def pooled(
+    name: str,
+    where: str,
+    images: list[Array],
+    labels: list[Array],
+    pixels: str,
+    *,
+    classes: int = 10,
+    shape: Sequence[int] = GREY,
+) -> Pool:
+    """Pool the images of several files after checking that they are what they say; grey ones get their channel."""
     scale = affine(pixels)
     for image, label in zip(images, labels, strict=True):
-        check(name, where, image, label)
-    return Pool(np.concatenate(images)[:, None], np.concatenate(labels).astype(np.int64), 10, scale, name=name)
+        check(name, where, image, label, classes, shape)
+    x = np.empty((sum(map(len, images)), *shape), dtype=np.uint8)
+    np.concatenate(images, out=x)  # which would keep the order in memory of images that were turned
+    y = np.concatenate(labels).astype(np.int64)
+    return Pool(x if len(shape) == 3 else x[:, None], y, classes, scale, name=name)

@@ -34,7 +34,16 @@ LINKS = {
     "tier3": "Participation of the nodes of tier 3, on trees of five tiers and more.",
 }
 _FINGERPRINT = "What the data were known by when a run wrote its config; other data are refused."
-_ELSEWHERE = ("tree", "seed", "devices", "source", "options", "shape", "outputs")  # said by other keys, or by the data
+_ELSEWHERE = (
+    "tree",
+    "seed",
+    "devices",
+    "source",
+    "options",
+    "shape",
+    "outputs",
+    "words",
+)  # said by other keys, or by the data
 
 
 @dataclass(frozen=True)

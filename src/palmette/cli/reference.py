@@ -69,7 +69,8 @@ def _dataset(name: str) -> dict[str, Any]:
         "partition": DATASETS[name].partition,
         **{key: value for key, value in about(DATASETS[name], None).items() if key != "description"},
         "settings": [key.as_dict() for key in data_keys(name) if key.name != "data.name"],
-        "example": f"palmette run permfl --data {name}",
+        "example": f"palmette run permfl --data {name}"
+        + (f" --model {model}" if (model := DATASETS[name].model) else ""),
     }
 
 

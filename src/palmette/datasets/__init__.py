@@ -17,8 +17,11 @@ from palmette.datasets.fashion_mnist import FASHION_MNIST
 from palmette.datasets.femnist import FEMNIST
 from palmette.datasets.mnist import MNIST, MNIST_WRITERS
 from palmette.datasets.multilevel import CHEM97, HSB82, INSTEVAL, RADON
+from palmette.datasets.newsgroups import NEWSGROUPS
 from palmette.datasets.pool import Pool
+from palmette.datasets.shakespeare import SHAKESPEARE
 from palmette.datasets.synthetic import SYNTHETIC
+from palmette.datasets.wikitext import WIKITEXT
 from palmette.errors import BadInput, nearest
 from palmette.values import shown
 
@@ -33,6 +36,9 @@ DATASETS: dict[str, Dataset] = {
     "femnist": FEMNIST,
     "cifar10": CIFAR10,
     "cifar100": CIFAR100,
+    "shakespeare": SHAKESPEARE,
+    "newsgroups": NEWSGROUPS,
+    "wikitext": WIKITEXT,
     "synthetic": SYNTHETIC,
     "crowd": CROWD,
     "hsb82": HSB82,

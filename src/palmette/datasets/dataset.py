@@ -46,6 +46,7 @@ class Dataset:
         files: The files it is read from; none where it is generated or comes with a package.
         licence: What its licence allows, in a line.
         origin: Where it comes from, in a line.
+        model: Name of a model that fits its samples, where the default one does not.
         how: How to get the files where they cannot be downloaded, in a line or two.
         samples: Number of samples, as in its publication; 0 where settings decide it.
         devices: Number of devices of its own, the unseen ones included; 0 where it has none.
@@ -62,6 +63,7 @@ class Dataset:
     how: str = ""
     samples: int = 0
     devices: int = 0
+    model: str = ""
 
     @property
     def takes(self) -> tuple[str, ...]:

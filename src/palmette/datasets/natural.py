@@ -51,11 +51,11 @@ def by_device(
     samples = np.argsort(leaf, kind="stable")
     start: Ints = np.concatenate([[0], np.cumsum(np.bincount(leaf, minlength=len(names)))]).astype(np.int64)
     new = None if unseen is None else np.asarray(unseen)[first][order]
-    tree = _plant(names[order].tolist(), None if team is None else teams[order].tolist())
+    tree = plant(names[order].tolist(), None if team is None else teams[order].tolist())
     return Pool(x[samples], y[samples], classes, affine, start, name, tree=tree, unseen=new)
 
 
-def _plant(devices: Sequence[str], teams: Sequence[str] | None) -> Tree:
+def plant(devices: Sequence[str], teams: Sequence[str] | None) -> Tree:
     """Make the tree of devices that come team after team."""
     if teams is None:
         return Tree((np.zeros(len(devices), dtype=np.int64),), (tuple(devices), None))
@@ -86,6 +86,7 @@ def smaller(pool: Pool, keep: Array) -> Pool:
         train=None if pool.train is None else pool.train[keep],
         tree=pruned(pool.tree, keep),
         unseen=None if pool.unseen is None else pool.unseen[keep],
+        words=pool.words,
     )
 
 

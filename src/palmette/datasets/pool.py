@@ -22,6 +22,7 @@ class Pool:
         train: Where it is also split, the first ``train[u]`` samples of unit ``u`` are for training; unit u is leaf u then.
         tree: Where devices and teams are the data's own, their tree; unit u is leaf u then.
         unseen: Which of its units are kept out of training (bool).
+        words: Where samples are tokens of text, the vocabulary: what each of them stands for.
     """
 
     x: Array
@@ -33,3 +34,4 @@ class Pool:
     train: Ints | None = None
     tree: Tree | None = None
     unseen: Array | None = None
+    words: tuple[str, ...] | None = None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palmette.engines import rules
-from palmette.engines.measures import Measure, Whole
+from palmette.engines.measures import Measure, Whole, perplexity_of
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import ProtocolError
 from palmette.learner.scores import Split, model_output
@@ -85,13 +85,13 @@ class Measured(NamedTuple):
         scores: Every kind of model on the devices' test samples.
         reports: What the algorithm tells of the nodes.
         held_out: Every kind of model on the training samples that were held out, where that was wanted.
-        whole: All outputs of every kind of model, where metrics of all outputs were wanted.
+        whole: Of every kind of model, what metrics of all outputs are measured on, where some were wanted.
     """
 
     scores: dict[ModelKind, Scores]
     reports: Reports
     held_out: dict[ModelKind, Scores]
-    whole: dict[ModelKind, Whole]
+    whole: dict[ModelKind, list[Whole]]
 
 
 def measure_all(
@@ -110,6 +110,9 @@ def measure_all(
 
 def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: bool) -> Measured:
     tree, scorer = simulation.population.tree, simulation.learner.scorer
+    # Where the loss is the cross-entropy, its perplexity follows from it.
+    follows = "perplexity" in measures and simulation.learner.task.loss == "cross-entropy"
+    measures = {name: one for name, one in measures.items() if not (follows and name == "perplexity")}
     everybody = torch.arange(tree.devices)
     parts, told, kept, outputs = [], [], [], []
     for ids in everybody.split(_DEVICES):
@@ -124,7 +127,7 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
     reports: Reports = {name: {"PM": torch.cat([part[name] for part in told])} for name in told[0]}
     scores = {"PM": _joined(parts)}
     held = {"PM": _joined(kept)} if kept else {}
-    whole = {"PM": _whole([part for part in outputs if len(part[2])] or outputs[:1], measures)} if outputs else {}
+    whole = {"PM": [_whole([part for part in outputs if len(part[2])] or outputs[:1], measures)]} if outputs else {}
     for tier in range(1, simulation.tree.tiers):
         kind, ids = model_kind(tier, simulation.tree.top), torch.arange(simulation.tree.size(tier))
         rows = simulation.models_of(tier, ids)
@@ -135,9 +138,12 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
                 held[kind] = _scores(kind, _of_shared(simulation, rows, owner, "held-out"))
             if measures:
                 found = scorer.outputs(rows, owner, everybody, "test", simulation.running(everybody))
-                whole[kind] = _whole([found], measures)
+                whole[kind] = [_whole([found], measures)]
         for name, value in _told(simulation, tier, ids, rows).items():
             reports.setdefault(name, {})[kind] = value
+    if follows:
+        for kind, score in scores.items():
+            whole.setdefault(kind, []).append(perplexity_of(score.sums["loss"], score.count))
     return Measured(scores, reports, held, whole)
 
 

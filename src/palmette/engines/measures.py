@@ -89,8 +89,12 @@ def _rmse(outputs: Tensor, targets: Tensor) -> float:
 
 def _perplexity(outputs: Tensor, targets: Tensor) -> float:
     """Perplexity: exp of the total negative log likelihood over the total number of words; 1 is best."""
-    total = float(F.cross_entropy(outputs.double(), targets, reduction="sum"))
-    return math.exp(min(total / targets.numel(), 700.0))
+    total = float(F.cross_entropy(outputs.double().flatten(0, -2), targets.flatten(), reduction="sum"))
+    return _exp(total / targets.numel())
+
+
+def _exp(mean: float) -> float:
+    return math.exp(min(mean, 700.0))
 
 
 @dataclass(frozen=True)
@@ -117,12 +121,13 @@ MEASURES = {
 }
 
 
-def make_measures(names: Iterable[str], classes: int | None) -> dict[str, Measure]:
+def make_measures(names: Iterable[str], classes: int | None, *, text: bool = False) -> dict[str, Measure]:
     """Return the wanted metrics by name.
 
     Args:
         names: Names of `MEASURES`, or import paths of functions ``(outputs, targets) -> one number`` or one per sample.
         classes: Number of classes; ``None`` for regression.
+        text: Whether a sample has several labels, as the words of a text are.
     """
     found: dict[str, Measure] = {}
     for name in names:
@@ -135,6 +140,8 @@ def make_measures(names: Iterable[str], classes: int | None) -> dict[str, Measur
             kind = "class labels" if MEASURES[name].classes else "regression"
             fitting = ", ".join(one for one, entry in MEASURES.items() if entry.classes == (classes is not None))
             raise BadInput(f"the metric {name!r} is for {kind}; here there is {fitting}")
+        if text and name != "perplexity":
+            raise BadInput(f"the metric {name!r} is for one label per sample; for text there is perplexity")
         found[name] = MEASURES[name].measure if classes is None else _of_classes(MEASURES[name].measure)
     return found
 
@@ -172,6 +179,20 @@ def _imported(path: str) -> Measure:
         return float(numbers.mean())
 
     return measure
+
+
+def perplexity_of(losses: Tensor, counts: Tensor) -> Whole:
+    """Return the perplexity as it follows from the losses of each device, without the outputs, which may be very many.
+
+    Args:
+        losses: The sum of the cross-entropy over each device's samples.
+        counts: Number of its samples. Each has as many words as any other, so a mean over samples is one over words.
+    """
+
+    def measure(some: Tensor, number: Tensor) -> float:
+        return _exp(float(some.sum() / number.sum())) if bool(number.sum() > 0) else math.nan
+
+    return Whole(losses, counts, torch.arange(len(losses)), {"perplexity": measure})
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from palmette.learner.stages import Stage, blend
+from palmette.task.models.text import beside
 
 
 class Differentiated(Stage):
@@ -93,9 +94,32 @@ class Embedding(Differentiated):
 
     def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
         """Look the tokens up."""
-        n, words, width = own[0].shape
-        shift = torch.arange(n, device=x.device).mul_(words).view(n, *[1] * (x.dim() - 1))
-        return F.embedding(x + shift, own[0].reshape(n * words, width))
+        return _look_up(x, own[0])
+
+
+def _look_up(x: Tensor, tables: Tensor) -> Tensor:
+    """Return the vectors of tokens ``(n, ...)``, each in its own device's table ``(n, tokens, width)``."""
+    n, words, width = tables.shape
+    shift = torch.arange(n, device=x.device).mul_(words).view(n, *[1] * (x.dim() - 1))
+    return F.embedding(x + shift, tables.reshape(n * words, width))
+
+
+class Spelled(Differentiated):
+    """Vectors of words from their letters (`palmette.task.models.text.Spelling`); every convolution is one batched product."""
+
+    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
+        """Look up the letters, convolve them, take the largest value of each filter, and let the highway change them."""
+        letters = _look_up(self.layer.spelled[x].flatten(1, -2), own[0])
+        found = []
+        for number, width in enumerate(self.layer.widths):
+            windows = beside(letters, width)
+            weight, bias = own[2 * number + 1 : 2 * number + 3]
+            values = torch.baddbmm(bias[:, None], windows.flatten(1, 2), weight.mT)
+            found.append(values.unflatten(1, windows.shape[1:3]).amax(2).tanh())
+        vectors = torch.cat(found, -1)
+        gate, change = (torch.baddbmm(bias[:, None], vectors, weight.mT) for weight, bias in (own[-4:-2], own[-2:]))
+        gate = gate.sigmoid()
+        return (gate * change.relu() + (1 - gate) * vectors).view(*x.shape, -1)
 
 
 class Lstm(Differentiated):

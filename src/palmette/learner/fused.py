@@ -38,6 +38,9 @@ class Head:
         loss = self._task.loss
         if isinstance(loss, str) and (loss != "cross-entropy" or (output.dim() == 3 and _classes(y, 2))):
             return dense.loss_back(output, y, loss)
+        if loss == "cross-entropy" and output.dim() == 4 and _classes(y, 3):  # the mean over the places of a text
+            flat = dense.loss_back(output.flatten(1, 2), y.flatten(1, 2), loss)
+            return flat.div_(output.shape[2]).view(output.shape)
 
         def one(output: Tensor, y: Tensor) -> Tensor:
             return self._task.per_sample_loss(output, y).sum()

@@ -16,6 +16,7 @@ from palmette.learner import differentiated as d
 from palmette.learner import stages as s
 from palmette.learner.convolution import Conv2d
 from palmette.task import AddressedDropout
+from palmette.task.models.text import Spelling
 
 LAYERS: dict[type[nn.Module], type[s.Stage]] = {
     nn.Linear: s.Linear,
@@ -32,6 +33,7 @@ LAYERS: dict[type[nn.Module], type[s.Stage]] = {
     nn.GroupNorm: d.GroupNorm,
     nn.Embedding: d.Embedding,
     nn.LSTM: d.Lstm,
+    Spelling: d.Spelled,
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), d.Samplewise),
     **dict.fromkeys((nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Softplus, nn.Hardtanh, nn.ReLU6, nn.Mish), d.Elementwise),
 }

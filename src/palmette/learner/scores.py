@@ -23,6 +23,7 @@ Predict = Callable[[Any, Batch], Tensor]
 _BLOCK = 256  # samples of one device in one vectorised forward pass
 _SHARED = 4096  # samples of one shared model in one forward pass
 _NUMBERS = 1 << 20  # numbers in the samples of one vectorised forward pass
+_OUTPUTS = 1 << 22  # numbers in the outputs of one forward pass, where they are many more than those of the samples
 
 
 def model_output(rows: Any, batch: Batch) -> Tensor:
@@ -46,6 +47,11 @@ class Scorer:
     ) -> None:
         self._task, self._population, self._samples, self._held_out = task, population, samples, held_out
         self._backend = backend
+        self._block, self._most, self._width = _BLOCK, _SHARED, samples.width
+        if population.y.dim() > 1 and population.classes is not None:
+            # A text has outputs for every word of the vocabulary at every place: they are what takes the memory.
+            self._width = max(samples.width, population.y[0].numel() * population.classes)
+            self._block = self._most = max(1, min(_BLOCK, _OUTPUTS // self._width))
         self.replicas = Replicas(task, samples.rows_dtype, samples.device, training=False)
 
     def ranges(self, ids: Tensor, split: Split) -> tuple[Tensor, Tensor]:
@@ -131,7 +137,7 @@ class Scorer:
         self, rows: Stack, owner: Tensor, first: Tensor, count: Tensor, running: Tensor | None, predict: Predict
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Run each model over its devices' samples; give the samples' devices, the outputs and the targets, some at a time."""
-        size = max(64, min(_SHARED, _NUMBERS // (4 * self._samples.width)))
+        size = min(self._most, max(64, _NUMBERS // (4 * self._width)))
         for position in owner.unique().tolist():
             mine = (owner == position).nonzero().squeeze(1)
             mine = mine[count[mine] > 0]
@@ -158,13 +164,13 @@ class Scorer:
     ) -> dict[str, Tensor]:
         """Run many models at once, each over its own device's samples in padded blocks."""
         sums = self._empty(len(count))
-        for lo in range(0, int(count.max()) if len(count) else 0, _BLOCK):
+        for lo in range(0, int(count.max()) if len(count) else 0, self._block):
             active = (count > lo).nonzero().squeeze(1)
             # Devices of like size go together, and no more of them than fit a cache.
             active = active[count[active].argsort(stable=True)]
-            size = min(_BLOCK, int(count[active].max()) - lo)
-            for some in active.split(max(1, _NUMBERS // (size * self._samples.width))):
-                size = min(_BLOCK, int(count[some].max()) - lo)
+            size = min(self._block, int(count[active].max()) - lo)
+            for some in active.split(max(1, _NUMBERS // (size * self._width))):
+                size = min(self._block, int(count[some].max()) - lo)
                 position = lo + torch.arange(size)
                 real = position < count[some, None]
                 index = first[some, None] + torch.minimum(position, count[some, None] - 1)

@@ -14,6 +14,7 @@ from palmette.datasets import Dataset, Pool, dataset_of, load
 from palmette.datasets.images import Pixels
 from palmette.errors import BadInput, nearest
 from palmette.population import packing, teams
+from palmette.population.encoding import Encoding
 from palmette.population.partition import Partition, Parts, make_partition, option_names
 from palmette.population.population import Population
 from palmette.population.recipe import SET_ELSEWHERE, write_down
@@ -196,7 +197,9 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
     x = packed.x if shift is None else shift.apply(packed.x, packed.start, tree, wanted.seed)
     if shift is not None:
         packing.refuse_large(tree, x, packed.start, pool.affine)
-    made = Population(tree, x, packed.y, packed.start, packed.train, pool.affine, pool.classes, pool.name)
+    arrays = x, packed.y, packed.start, packed.train
+    text = None if pool.words is None else Encoding((), "next token", pool.words, tokens=True)
+    made = Population(tree, *arrays, pool.affine, pool.classes, pool.name, encoding=text)
     if pool.unseen is not None:
         new = torch.zeros(tree.devices, dtype=torch.bool)
         new[torch.from_numpy(leaf)] = torch.from_numpy(np.asarray(pool.unseen, dtype=bool))

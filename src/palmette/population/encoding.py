@@ -56,6 +56,11 @@ class Encoding:
     affine: tuple[float, float] | None = None
 
     @property
+    def words(self) -> tuple[str, ...] | None:
+        """What the tokens of a text stand for, which are then the classes too; ``None`` where samples are no text."""
+        return self.classes if self.tokens and not self.inputs else None
+
+    @property
     def columns(self) -> list[str]:
         """The columns that are features, each once."""
         return list(dict.fromkeys(one.column for one in self.inputs))

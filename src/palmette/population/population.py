@@ -36,7 +36,8 @@ class Population:
         affine: A scale and a shift: features are ``x * scale + shift``.
         classes: Number of classes; ``None`` for regression.
         source: Where the samples came from.
-        encoding: How a table's columns became features, and the names of its classes; ``None`` where there was no table.
+        encoding: How a table's columns became features, and the names of its classes; of text, the vocabulary. ``None`` where
+            there was neither.
         unseen: Which devices are kept out of training (bool); ``None`` for none of them.
     """
 
@@ -104,6 +105,11 @@ class Population:
     def shape(self) -> tuple[int, ...]:
         """Shape of one sample's features."""
         return tuple(self.x.shape[1:])
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """The vocabulary of text: what each token stands for; ``None`` where samples are no text."""
+        return None if self.encoding is None else self.encoding.words
 
     @property
     def samples(self) -> Tensor:

@@ -377,7 +377,7 @@ def _task(
         raise BadInput(f"model is the class {model.__name__}; give one made from it: {model.__name__}(...)")
     if not isinstance(model, str | nn.Module):
         raise BadInput(f"model must be a name, a module or a task, not {model!r}")
-    return make_task(model, population.shape, population.classes, seed=seed, **(about or {}))
+    return make_task(model, population.shape, population.classes, seed=seed, words=population.words, **(about or {}))
 
 
 def prepare(
@@ -404,7 +404,8 @@ def prepare(
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
     task = task.with_parts(method.parts, whole=method.whole_part)
     links = config.links(people.tree, flat=method.flat)
-    make_measures(config.metrics, people.classes)  # refuses what does not fit before a folder is made
+    text = people.classes is not None and people.y.dim() > 1
+    make_measures(config.metrics, people.classes, text=text)  # refuses what does not fit before a folder is made
     method.check(people.tree.flat() if method.flat else people.tree)  # what nodes keep is only defined on such trees
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:

@@ -290,6 +290,7 @@ class RunConfig(_Part):
         seed = self.seed if model.seed is None else model.seed
         return make_task(
             *(model.name, population.shape, population.classes),
+            words=population.words,
             **{"seed": seed, "loss": model.loss, **model.about, **model.options},
         )
 

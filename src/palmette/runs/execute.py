@@ -85,7 +85,7 @@ class Execution:
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
         self._reports: Reports = {}  # of the same round, as are the next two
         self._held_out: dict[ModelKind, Scores] = {}
-        self._whole: dict[ModelKind, Whole] = {}
+        self._whole: dict[ModelKind, list[Whole]] = {}
         self._measures = make_measures(config.metrics, simulation.population.classes)
         self._initial_loss: float | None = None
         self._seconds: Seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}

@@ -122,7 +122,7 @@ class Metrics:
 
     def record_whole(
         self,
-        whole: dict[ModelKind, Whole],
+        whole: dict[ModelKind, list[Whole]],
         tree: Tree,
         *,
         round_: int,
@@ -133,7 +133,7 @@ class Metrics:
         """Add metrics of all outputs together: pooled over samples, over devices, of each team and of each device.
 
         Args:
-            whole: The outputs of every kind of model.
+            whole: What is measured, of every kind of model.
             tree: The population's tree.
             round_: Rounds done.
             participants: Which devices took part in the round (bool).
@@ -143,7 +143,7 @@ class Metrics:
         groups = [("all", torch.ones(tree.devices, dtype=torch.bool))]
         groups += [(name, who) for name, who in (("participants", participants), ("unseen", unseen)) if who.any()]
         each = last or tree.devices <= _EACH
-        for kind, found in whole.items():
+        for kind, found in ((kind, one) for kind, some in whole.items() for one in some):
             for metric in found.measures:
                 about = {"round": round_, "when": "after", "model": kind, "metric": metric}
                 mine = found.by_group(metric, torch.arange(tree.devices), tree.devices) if each else None

@@ -122,7 +122,8 @@ class Models(ABC):
             raise BadInput("this run's model was a module of your own: give one of the same layers with into=")
         else:
             model = self.config.model
-            made = make_task(model.name, tuple(about["shape"]), about["classes"], **model.options).module
+            words = None if self.encoding is None else self.encoding.words
+            made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
             made = made.to(next(iter(values.values())).dtype)
         _fill(made, values, f"the {kind} of {node!r}" if node is not None else f"the {kind}")
         return made

@@ -50,7 +50,8 @@ def recipe_of(task: Task, population: Population) -> dict[str, Any] | None:
     if task.recipe is None:
         return None
     options = dict(task.recipe)
-    again = make_task(options.pop("name"), population.shape, population.classes, **options).module
+    name, words = options.pop("name"), population.words
+    again = make_task(name, population.shape, population.classes, words=words, **options).module
     return dict(task.recipe) if hash_module(again) == hash_module(task.module) else None
 
 

@@ -242,7 +242,8 @@ class Result(Models):
         }
         if any(found.values()):
             told["unseen"] = found
-        if self.encoding is not None and self.encoding.classes is not None:
+        # A vocabulary is too long to be told.
+        if self.encoding is not None and self.encoding.classes is not None and self.encoding.words is None:
             told["classes"] = list(self.encoding.classes)
         return told
 

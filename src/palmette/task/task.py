@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -43,13 +43,27 @@ def by_class(output: Tensor) -> Tensor:
     return F.pad(output, (1, 0)) if output.dim() == 2 and output.shape[1] == 1 else output
 
 
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy; the mean over the places where a sample has several targets, as the words of a text are."""
+    if output.dim() == 2:
+        return F.cross_entropy(output, target, reduction="none")
+    each = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
+    return each.view(target.shape).flatten(1).mean(1)
+
+
+def _accuracy(output: Tensor, target: Tensor) -> Tensor:
+    """Whether the most likely class is the right one; the share of the places where a sample has several targets."""
+    right = (output.argmax(-1) == target).to(output.dtype)
+    return right if right.dim() == 1 else right.flatten(1).mean(1)
+
+
 LOSSES: dict[str, PerSample] = {
-    "cross-entropy": lambda output, target: F.cross_entropy(output, target, reduction="none"),
+    "cross-entropy": _cross_entropy,
     "squared": _squared,
     "logistic": lambda output, target: F.softplus(-signs(target) * output.reshape(target.shape)),
 }
 METRICS: dict[str, dict[str, PerSample]] = {
-    "cross-entropy": {"accuracy": lambda output, target: (output.argmax(-1) == target).to(output.dtype)},
+    "cross-entropy": {"accuracy": _accuracy},
     "squared": {},
     "logistic": {
         "accuracy": lambda output, target: (output.reshape(target.shape) * signs(target) > 0).to(output.dtype)
@@ -235,6 +249,15 @@ class Task:
                 "the logistic loss takes the classes 0 and 1 as whole numbers, or targets of -1 and 1; these are other numbers"
             )
 
+    def _other_samples(self, features: Tensor) -> str:
+        """Say that a named model is not for such samples, as a further sentence; nothing where it is."""
+        if self.recipe is None or features.is_floating_point() == (not MODELS[self.name].tokens):
+            return ""
+        if features.is_floating_point():
+            return f". The model {self.name!r} is for tokens of text, and these samples are real numbers"
+        others = ", ".join(name for name, model in MODELS.items() if model.tokens)
+        return f". These samples are tokens of text; choose a model for them: {others}"
+
     def with_parts(self, wanted: Mapping[str, Patterns], *, whole: bool = False) -> Task:
         """Return the task with further parts; those it has already stay as they are.
 
@@ -265,7 +288,8 @@ class Task:
         try:
             output = module(features)
         except Exception as error:  # a user's forward can raise anything
-            raise BadInput(modules.no_output(self.name, tuple(features.shape[1:]), error, self.module)) from None
+            text = modules.no_output(self.name, tuple(features.shape[1:]), error, self.module)
+            raise BadInput(text + self._other_samples(features)) from None
         if not isinstance(output, Tensor):
             raise BadInput(modules.no_tensor(self.name, output, self.module))
         if self.loss == "cross-entropy" and classes is not None and output.shape[-1] < classes:
@@ -305,6 +329,7 @@ def make_task(
     parts: Mapping[str, Patterns] | None = None,
     freeze: Patterns = (),
     buffers: Place | None = None,
+    words: Sequence[str] | None = None,
     **options: Any,
 ) -> Task:
     """Make a task from a model's name (or a module) and the shape and classes of the samples.
@@ -319,6 +344,9 @@ def make_task(
         parts: Names for parts of the model; see `Task`.
         freeze: Patterns of parameters to freeze; see `Task`.
         buffers: Where running statistics belong; see `Task`. Of a named model they are averaged unless this says otherwise.
+
+        buffers: Where running statistics belong; see `Task`.
+        words: What the classes stand for where samples are tokens of text, for models that spell words (``population.words``).
         **options: The named model's own settings, such as ``hidden``.
     """
     own = MODELS[model].loss if isinstance(model, str) and model in MODELS else None
@@ -331,8 +359,10 @@ def make_task(
     if model not in MODELS:
         raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
     options = plain(options)
+    known = inspect.signature(MODELS[model].make).parameters
+    spelled = {"words": words} if "words" in known else {}
     try:
-        module = MODELS[model].make(shape, classes or 1, seed=checked(seed), **options)
+        module = MODELS[model].make(shape, classes or 1, seed=checked(seed), **spelled, **options)
     except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
         raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
@@ -340,4 +370,6 @@ def make_task(
         about["buffers"] = "averaged"  # so that a team's and the global model are whole; the log of a run says so
     known = inspect.signature(MODELS[model].make).parameters
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
+
+    defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed", "words")}
     return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

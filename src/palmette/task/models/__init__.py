@@ -6,6 +6,7 @@ Initial weights are drawn from an addressed generator, so a model depends on the
 from palmette.task.models.flat import dnn, linear, logistic, mclr
 from palmette.task.models.images import cnn, resnet, vgg
 from palmette.task.models.model import Model
+from palmette.task.models.text import charlstm, lm, transformer
 
 _COLOUR = "colour images of 32 x 32 pixels in ten classes"
 
@@ -18,5 +19,25 @@ MODELS: dict[str, Model] = {
     "linear": Model(linear),
     "logistic": Model(
         logistic, shape=(20,), outputs=2, example="samples of 20 numbers in two classes", loss="logistic"
+    ),
+    "lm": Model(
+        lm,
+        shape=(20,),
+        outputs=10_000,
+        tokens=10_000,
+        example="texts of 20 words out of 10,000, without their spelling",
+        data="shakespeare",
+    ),
+    "charlstm": Model(
+        charlstm, shape=(80,), outputs=82, tokens=82, example="texts of 80 characters out of 82", data="shakespeare"
+    ),
+    "transformer": Model(
+        transformer,
+        "vmap",
+        shape=(20,),
+        outputs=10_000,
+        tokens=10_000,
+        example="texts of 20 words out of 10,000",
+        data="shakespeare",
     ),
 }

@@ -56,13 +56,13 @@ def draw(module: nn.Module, seed: int) -> nn.Module:
     """Draw weights and biases as torch's layers do by default: uniform within 1 / sqrt(fan in).
 
     Layers draw one after the other in the module's own order, those inside others too. Normalisation keeps its weights of one
-    and biases of zero.
+    and biases of zero; recurrent layers count the hidden units as what comes in, and so does torch.
     """
     generator = torch_generator(seed, "initial weights")
     with torch.no_grad():
         for layer in module.modules():
             own = [] if isinstance(layer, _NORMS) else list(layer.parameters(recurse=False))
             for parameter in own:
-                bound = 1 / math.sqrt(own[0][0].numel())
+                bound = 1 / math.sqrt(layer.hidden_size if isinstance(layer, nn.RNNBase) else own[0][0].numel())
                 parameter.uniform_(-bound, bound, generator=generator)
     return module

@@ -17,6 +17,7 @@ from palmette.errors import BadInput
 from palmette.population import columns, packing
 from palmette.population.encoding import Encoding
 from palmette.population.recipe import Recipe
+from palmette.population.scores import Found
 from palmette.tree import Tree
 
 
@@ -38,6 +39,7 @@ class Population:
         source: Where the samples came from.
         encoding: How a table's columns became features, and the names of its classes; ``None`` where there was no table.
         unseen: Which devices are kept out of training (bool); ``None`` for none of them.
+        found: How the teams were found and how good they are; ``None`` where they were given.
     """
 
     tree: Tree
@@ -50,6 +52,7 @@ class Population:
     source: str = "arrays"
     encoding: Encoding | None = None
     unseen: Tensor | None = None
+    found: Found | None = None
     # Not copied by `dataclasses.replace`: another population has another recipe.
     _made: tuple[Recipe, tuple[int, ...]] | None = field(default=None, init=False, repr=False)
 
@@ -162,7 +165,7 @@ class Population:
             lines.append(
                 f"classes per device: {_spread(torch.bincount(pairs // self.classes, minlength=self.devices))}"
             )
-        return "\n".join(lines)
+        return "\n".join(lines if self.found is None else [*lines, str(self.found)])
 
     @staticmethod
     def from_arrays(

@@ -50,6 +50,7 @@ def configure(
     wanted = {key: value for key, value in options.items() if value is not None}
     wanted |= {key.strip(): literal(value.strip()) for key, _, value in (text.partition("=") for text in assignments)}
     _drop_options_of_others(values, wanted, file)
+    _forget_found_teams(values, wanted, file)
     for key, value in options.items():
         if value is not None:
             _put(values, key.split("."), value, problems)
@@ -117,6 +118,17 @@ def _drop_options_of_others(values: dict[str, Any], wanted: Mapping[str, Any], f
             say(f"data.{', '.join(others)} in {file} are for {data['partition']}; {partition} has its own defaults")
 
 
+def _forget_found_teams(values: dict[str, Any], wanted: Mapping[str, Any], file: Path | None) -> None:
+    """Leave out, aloud, what a file says of found teams where others are wanted, and put the tree back that was dealt on."""
+    data, teams = values.get("data"), wanted.get("data.teams")
+    if not isinstance(data, dict) or data.get("teams") != "found" or teams in (None, "found"):
+        return
+    if "tree" in data:
+        values["tree"] = data.pop("tree")
+    if others := [key for key in ("found_by", "found_teams", "given_teams") if data.pop(key, None) is not None]:
+        say(f"data.{', '.join(others)} in {file} are for found teams; data.teams={teams} does without")
+
+
 def _assign(values: dict[str, Any], text: str, problems: list[str]) -> None:
     """Put one ``key=value`` where it belongs."""
     key, equals, value = text.partition("=")
@@ -152,6 +164,8 @@ def _tree_of_own_data(values: dict[str, Any], wanted: Mapping[str, Any]) -> list
     data = values.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     natural = isinstance(name, str) and name in DATASETS and DATASETS[name].natural
+    if isinstance(data, dict) and wanted.get("tree") is not None:
+        data.pop("tree", None)  # of found teams: another tree to deal the samples out on
     if not natural and not _own(data):
         return []
     values.pop("tree", None)

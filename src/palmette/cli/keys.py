@@ -34,16 +34,9 @@ LINKS = {
     "tier3": "Participation of the nodes of tier 3, on trees of five tiers and more.",
 }
 _FINGERPRINT = "What the data were known by when a run wrote its config; other data are refused."
-_ELSEWHERE = (
-    "tree",
-    "seed",
-    "devices",
-    "source",
-    "options",
-    "shape",
-    "outputs",
-    "words",
-)  # said by other keys, or by the data
+_FOUND = "Teams that are found: devices whose training samples are alike are put together, whatever the columns of teams say."
+# Said by other keys, or by the data.
+_ELSEWHERE = ("tree", "seed", "devices", "source", "options", "shape", "outputs", "words")
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,8 @@ def data_keys(source: str | None = None) -> list[Key]:
     chosen = [DATASETS[source]] if source is not None else list(DATASETS.values())
     dealt = [entry.partition for entry in chosen if entry.partition] if source is not None else list(PARTITIONS)
     natural = any(entry.natural for entry in chosen)
-    apart = () if dealt else ("partition",) if natural else ("partition", "teams")  # how samples are dealt out
+    apart = {"partition"} if not dealt else set()  # how samples are dealt out
+    apart |= {"tree", "given_teams"} if source is not None and natural else set()
     files = {name for name in ("folder", "pixels") if not any(name in entry.takes for entry in chosen)}
     general = [*_fields(DataConfig, "data."), *_options(make_population, "data.")]
     known: dict[str, Key] = {}
@@ -112,10 +106,12 @@ def data_keys(source: str | None = None) -> list[Key]:
 
 def table_keys() -> list[Key]:
     """Return the keys of a table of one's own."""
-    general = [key for key in _fields(DataConfig, "data.") if key.name != "data.folder"]
+    general = [key for key in _fields(DataConfig, "data.") if key.name not in ("data.folder", "data.tree")]
     own = [key for key in _options(read_table, "data.") if key.name.removeprefix("data.") not in APART]
     own += [key for key in _options(read_folders, "data.") if key.name in ("data.size", "data.grey")]
     own += [key for key in _options(read_hub, "data.") if key.name == "data.part"]
+    own.append(Key("data.teams", None, '"found"', _FOUND))
+    own += [key for key in _options(make_population, "data.") if key.name in ("data.found_by", "data.found_teams")]
     return [*general, *own, Key("data.fingerprint", None, "text", _FINGERPRINT)]
 
 

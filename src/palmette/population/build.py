@@ -1,9 +1,9 @@
-"""Make a population from a named source: load, partition, form teams, split, shift."""
+"""Make a population from a named source: load, partition, form teams, split, shift, find teams."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,12 @@ import torch
 
 from palmette.datasets import Dataset, Pool, dataset_of, load
 from palmette.datasets.images import Pixels
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput
 from palmette.population import packing, teams
+from palmette.population.dealing import dealing_of, name_of, units_of
 from palmette.population.encoding import Encoding
-from palmette.population.partition import Partition, Parts, make_partition, option_names
+from palmette.population.found import found_again
+from palmette.population.partition import Partition
 from palmette.population.population import Population
 from palmette.population.recipe import SET_ELSEWHERE, write_down
 from palmette.population.selection import Selection
@@ -38,6 +40,9 @@ def make_population(
     seed: int = 0,
     partition: str | Partition | None = None,
     teams: str | None = None,
+    found_by: str | None = None,
+    found_teams: int | None = None,
+    given_teams: str | None = None,
     shift: str | None = None,
     shift_teams: float | None = None,
     shift_devices: float | None = None,
@@ -56,10 +61,16 @@ def make_population(
         partition: Partition of the samples over devices: ``"labels"``, ``"dirichlet"``, ``"two-level"``, ``"iid"``,
             ``"per-class"``, ``"few"``, in Python also an object; each data set has its own default. Data that come by device
             take none.
-        teams: Forming of teams: ``"random"``, ``"given"``, ``"worst"`` or ``"average"``; see ``palmette list datasets``. By
-            default ``"random"``, and ``"given"`` where data have teams of their own.
+        teams: Forming of teams: ``"random"``, ``"given"``, ``"worst"``, ``"average"`` or ``"found"``; see ``palmette list
+            datasets``. By default ``"random"``, and ``"given"`` where data have teams of their own.
+        found_by: What devices are compared by where teams are found: ``"updates"`` (the default) or ``"gradients"`` of a linear
+            model, or the histograms of their ``"labels"``. Only training samples are used.
+        found_teams: Number of teams to find; by default as many as the tree has.
+        given_teams: Forming of the teams before teams are found, by which a shift goes: ``"random"``, ``"given"``, ``"worst"``
+            or ``"average"``, with the same default as teams.
         shift: Shift of the features by team and by device: ``"rotate"`` turns the images of team i by i * 90 degrees,
-            ``"offset"``, ``"scale"`` and ``"noise"`` add, multiply or blur by random numbers of the team and of the device.
+            ``"offset"`` adds numbers, ``"scale"`` multiplies by a number and ``"noise"`` adds noise of a strength that is
+            drawn for the team and for the device.
         shift_teams: Size of the shift between teams, in standard deviations of the features; for scale, of the logarithm. By
             default 1; 0 for none.
         shift_devices: Size of the shift between the devices of a team, counted in the same way. By default 0.
@@ -74,15 +85,20 @@ def make_population(
     natural = source.tree is not None if isinstance(source, Pool) else entry.natural
     if natural and tree is not None:
         raise BadInput(
-            f"{_name(source)} has devices and teams of its own; leave tree = {shown(tree)} out. data.per_team = 10 keeps ten "
+            f"{name_of(source)} has devices and teams of its own; leave tree = {shown(tree)} out. data.per_team = 10 keeps ten "
             "devices of each team"
         )
+    found = teams == "found"
+    for word, value in (("found_by", found_by), ("found_teams", found_teams), ("given_teams", given_teams)):
+        if value is not None and not found:
+            raise BadInput(f"{word} = {shown(plain(value))} is for teams = 'found'; set that too, or leave it out")
+    formation = given_teams if found else teams
     wanted = _Wanted(
         source,
         entry,
         None if natural else Tree.parse(_TREE if tree is None else tree),
         checked(seed),
-        formation=teams if teams is not None else "given" if natural else "random",
+        formation=formation if formation is not None else "given" if natural else "random",
         shift=shift,
         shift_sizes=(shift_teams, shift_devices),
         folder=folder,
@@ -90,8 +106,17 @@ def make_population(
         pixels=pixels,
         options={name: _plain(value) for name, value in options.items()},
     )
-    made = _build(wanted, partition)
-    if not fraction("unseen", plain(unseen)):
+    made = _with_unseen(_build(wanted, partition), fraction("unseen", plain(unseen)), wanted.seed)
+    if not found:
+        return made
+    assert made.recipe is not None
+    recipe = made.recipe.dealt_on(None if natural else made.tree)
+    return found_again(made, found_by, found_teams, recipe)
+
+
+def _with_unseen(made: Population, unseen: float, seed: int) -> Population:
+    """Keep a part of the devices out of training."""
+    if not unseen:
         return made
     if made.unseen is not None:
         raise BadInput(f"{made.source} has unseen devices of its own; leave unseen = {unseen} out")
@@ -138,7 +163,7 @@ class _Wanted:
         if "pixels" not in self.entry.takes and not (isinstance(self.pixels, str) and self.pixels == "signed"):
             raise BadInput(f"pixels = {shown(self.pixels)} is for images that Palmette loads; leave it out here")
         if "folder" not in self.entry.takes and self.folder is not None:
-            raise BadInput(f"{_name(self.source)} reads no files; leave folder = {shown(plain(self.folder))} out")
+            raise BadInput(f"{name_of(self.source)} reads no files; leave folder = {shown(plain(self.folder))} out")
 
     def load(self) -> Pool:
         """Load the samples."""
@@ -151,7 +176,7 @@ class _Wanted:
 
 
 def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
-    chosen = _dealing(wanted, partition)
+    chosen = dealing_of(wanted.source, wanted.entry, wanted.tree is None, wanted.rest, partition)
     dealt = chosen if isinstance(chosen, Partition) else None
     teams.check_formation(wanted.formation, dealt)
     wanted.check()
@@ -181,7 +206,7 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
         if wanted.test != _TEST:
             raise BadInput(f"{pool.name} comes with its own test samples; leave test = {wanted.test} out")
         return _split(pool, tree, shift, wanted.seed).made_by(recipe)
-    parts = _units(pool, tree, wanted.seed, dealt, wanted.formation)
+    parts = units_of(pool, tree, wanted.seed, dealt, wanted.formation)
     leaf = teams.leaf_of_unit(wanted.formation, tree, wanted.seed, dealt)
     targets = packing.as_tensor(pool.y[parts.index], "y")
     packed = packing.pack(
@@ -221,64 +246,5 @@ def _split(pool: Pool, tree: Tree, shift: Shift | None, seed: int) -> Population
     return Population(tree, x, y, start, train, pool.affine, pool.classes, pool.name, unseen=new)
 
 
-def _units(pool: Pool, tree: Tree, seed: int, partition: Partition | None, formation: str) -> Parts:
-    """Return the pool's samples unit by unit."""
-    labels = np.asarray(pool.y)
-    if len(labels) != len(pool.x) or (pool.classes is not None and labels.dtype.kind not in "iu"):
-        raise BadInput(
-            f"{pool.name} needs a whole label for each of {len(pool.x)} samples, not {len(labels)} {labels.dtype}"
-        )
-    if partition is None:
-        assert pool.start is not None
-        if len(pool.start) != tree.devices + 1:
-            raise BadInput(
-                f"{pool.name} has the samples of {len(pool.start) - 1} devices, but tree = {tree} has {tree.devices}; "
-                "make them equal"
-            )
-        return Parts(np.arange(pool.start[-1]), pool.start)
-    if labels.ndim != 1 or pool.classes is None:
-        raise BadInput(
-            f"a partition needs one label per sample, a whole number, not {labels.dtype} of shape {labels.shape}"
-        )
-    if len(labels) == 0 or not 0 <= int(labels.min()) <= int(labels.max()) < pool.classes:
-        raise BadInput(f"{pool.name} needs samples with labels in 0..{pool.classes - 1} (classes = {pool.classes})")
-    each = partition.by_label
-    owned = None if each is None else teams.owned_labels(formation, tree, pool.classes, each)
-    return partition.assign(labels.astype(np.int64), tree, pool.classes, seed, owned)
-
-
-def _dealing(wanted: _Wanted, partition: str | Partition | None) -> Partition | Selection | None:
-    """Return the partition that is meant, or the choice of devices where they are the data's own; ``None`` for neither."""
-    source, entry, options, name = wanted.source, wanted.entry, wanted.rest, _name(wanted.source)
-    by_device = source.start is not None if isinstance(source, Pool) else entry.partition is None
-    if by_device:
-        if partition is not None:
-            raise BadInput(f"{name} is made device by device and takes no partition; leave data.partition out")
-        own = [option for option in entry.takes if option not in SET_ELSEWHERE]
-        if wanted.tree is None:
-            _refuse(options, [*own, *(one.name for one in fields(Selection))], name)
-            return Selection(**{**dict(entry.options), **options})
-        _refuse(options, own, name)
-        return None
-    if isinstance(partition, Partition):
-        _refuse(options, [], f"{name} with a ready-made partition")
-        return partition
-    if partition is None:
-        assert entry.partition is not None
-        return make_partition(entry.partition, {**dict(entry.options), **options})
-    option_names(partition)  # refuses an unknown name before anything is said of its options
-    return make_partition(partition, options)
-
-
 def _plain(value: Any) -> Any:
     return value if isinstance(value, Partition) else plain(value)
-
-
-def _name(source: str | Pool) -> str:
-    return source.name if isinstance(source, Pool) else source
-
-
-def _refuse(options: Mapping[str, Any], known: list[str], what: str) -> None:
-    for option in options:
-        if option not in known:
-            raise BadInput(f"{what} has no option {option!r}{nearest(option, known) if known else '; it has none'}")

@@ -17,6 +17,7 @@ from palmette.errors import BadInput
 from palmette.population import columns, packing
 from palmette.population.encoding import Encoding
 from palmette.population.recipe import Recipe
+from palmette.population.scores import Found
 from palmette.tree import Tree
 
 
@@ -39,6 +40,7 @@ class Population:
         encoding: How a table's columns became features, and the names of its classes; of text, the vocabulary. ``None`` where
             there was neither.
         unseen: Which devices are kept out of training (bool); ``None`` for none of them.
+        found: How the teams were found and how good they are; ``None`` where they were given.
     """
 
     tree: Tree
@@ -51,6 +53,7 @@ class Population:
     source: str = "arrays"
     encoding: Encoding | None = None
     unseen: Tensor | None = None
+    found: Found | None = None
     # Not copied by `dataclasses.replace`: another population has another recipe.
     _made: tuple[Recipe, tuple[int, ...]] | None = field(default=None, init=False, repr=False)
 
@@ -168,7 +171,7 @@ class Population:
             lines.append(
                 f"classes per device: {_spread(torch.bincount(pairs // self.classes, minlength=self.devices))}"
             )
-        return "\n".join(lines)
+        return "\n".join(lines if self.found is None else [*lines, str(self.found)])
 
     @staticmethod
     def from_arrays(

@@ -13,6 +13,7 @@ import numpy as np
 from palmette.datasets import Dataset, Pool
 from palmette.population.partition import PARTITIONS, Few, Partition
 from palmette.population.selection import Selection
+from palmette.tree import Tree
 
 SET_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")  # what a population is told that its source may ask for
 
@@ -22,7 +23,8 @@ class Recipe:
     """What `make_population` was called with, every default that played a part written out.
 
     Attributes:
-        values: The name of the source and the keywords of `make_population`, as numbers and words; not the tree.
+        values: The name of the source and the keywords of `make_population`, as numbers and words; not the tree, except
+            where teams were found afterwards.
         seed: The seed of the partition, the teams and the split.
         objects: What cannot be written down, by its role (``"source"``, ``"partition"``): its import path. A recipe that names
             some does not make the population again.
@@ -31,6 +33,19 @@ class Recipe:
     values: Mapping[str, Any]
     seed: int
     objects: Mapping[str, str] = field(default_factory=dict)
+
+    def dealt_on(self, tree: Tree | None) -> Recipe:
+        """Return the recipe of a population whose teams are found: its tree is not the one it was dealt out on.
+
+        Args:
+            tree: The tree it was dealt out on; ``None`` where the data have one of their own.
+        """
+        values, objects = dict(self.values), dict(self.objects)
+        values |= {"given_teams": values["teams"]} if "teams" in values else {}
+        if tree is not None:
+            values["tree"] = tree.spec()
+            objects |= {} if tree.can_be_written else {"tree": "palmette.Tree"}
+        return Recipe(values, self.seed, objects)
 
 
 def write_down(

@@ -122,7 +122,10 @@ def load_population(path: str | Path) -> Population:
         encoding = None if about["encoding"] is None else Encoding.from_dict(about["encoding"])
         made = Population(
             tree,
-            **tensors,
+            tensors["x"],
+            tensors["y"],
+            tensors["start"],
+            tensors["train"],
             affine=None if about["affine"] is None else (about["affine"][0], about["affine"][1]),
             classes=about["classes"],
             source=about["source"],

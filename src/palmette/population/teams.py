@@ -15,6 +15,7 @@ FORMATIONS = {
     "given": "devices are put into teams in their order: the first ones into the first team, and so on",
     "worst": "no two teams have a label in common: each team gets a block of labels of its own",
     "average": "neighbouring teams share labels: each has a block of its own and 40 % as many of the next",
+    "found": "devices whose training samples are alike are put together, after all else; see data.found_by",
 }
 
 
@@ -22,6 +23,8 @@ def check_formation(formation: str, partition: Partition | None) -> None:
     """Refuse a formation that does not exist or does not go with the partition."""
     if not isinstance(formation, str) or formation not in FORMATIONS:
         raise BadInput(f"there is no team formation {shown(formation)}{nearest(shown(formation), FORMATIONS)}")
+    if formation == "found":
+        raise BadInput("given_teams = 'found' does not say how teams are formed before others are found; leave it out")
     if formation in ("worst", "average") and (partition is None or partition.by_label is None):
         raise BadInput(f"teams = {formation!r} says which labels a team owns and needs the partition 'labels'")
 

@@ -59,6 +59,8 @@ class DataConfig(_Part):
         folder: Folder with the files of data sets; by default the one that the environment variable
             PALMETTE_DATA names, or the user's cache folder.
         seed: Random seed of the partition, the teams and the split; by default the run's.
+        tree: Tree that the samples are dealt out on where teams are found afterwards (data.teams = found); by default the
+            run's tree.
         validation: Validation share, for choosing settings: each device is tested on this part of its training samples, which
             it does not train on, and its test samples are left out.
     """
@@ -68,6 +70,7 @@ class DataConfig(_Part):
     name: str = "digits"
     folder: str | None = None
     seed: Seed | None = None
+    tree: str | int | list[int] | list[str] | dict[str, Any] | None = None
     validation: float | None = Field(None, gt=0, lt=1)
 
     @property
@@ -76,9 +79,19 @@ class DataConfig(_Part):
         return is_own(self.name)
 
     @property
+    def natural(self) -> bool:
+        """Whether it is a data set with devices and teams of its own."""
+        return self.name in DATASETS and DATASETS[self.name].natural
+
+    @property
+    def found(self) -> bool:
+        """Whether teams are found after the samples were dealt out."""
+        return (self.model_extra or {}).get("teams") == "found"
+
+    @property
     def planted(self) -> bool:
-        """Whether the tree comes with the data: the user's own, or a data set with devices and teams of its own."""
-        return self.own or (self.name in DATASETS and DATASETS[self.name].natural)
+        """Whether the tree comes with the data: the user's own, with devices and teams of their own, or with found teams."""
+        return self.own or self.natural or self.found
 
     @property
     def label(self) -> str:
@@ -258,13 +271,18 @@ class RunConfig(_Part):
     def population(self) -> Population:
         """Make the population."""
         self._refuse("data", "population=the population")
-        known = {"name", "seed", "validation"}
+        known = {"name", "seed", "validation", "tree"}
         options = {name: value for name, value in self.data if name not in known and value is not None}
         seed = self.seed if self.data.seed is None else self.data.seed
+        if self.data.tree is not None and (self.data.own or self.data.natural or not self.data.found):
+            raise BadInput(
+                "data.tree is the tree that samples are dealt out on before teams are found; leave it out, or set "
+                "data.teams=found on a data set that is dealt out"
+            )
         if self.data.own:
             made = open_data(self.data.name, seed=seed, **options)
         else:
-            tree = None if self.data.planted else self.make_tree()
+            tree = None if self.data.natural else self.make_tree(self.data.tree)
             made = make_population(self.data.name, tree=tree, seed=seed, **options)
         return made if self.data.validation is None else for_choosing(made, self.data.validation)
 
@@ -277,9 +295,9 @@ class RunConfig(_Part):
             known["rounds"] = rounds_of(method, population.tree)
         return self.model_copy(update=known)
 
-    def make_tree(self) -> Tree:
-        """Make the tree."""
-        tree = Tree.parse(self.tree)
+    def make_tree(self, what: Any = None) -> Tree:
+        """Make the tree, or one of another form with the same server."""
+        tree = Tree.parse(self.tree if what is None else what)
         return tree if self.server is None else Tree(tree.parents, (*tree.labels[:-1], (self.server,)))
 
     def task(self, population: Population) -> Task:

@@ -115,6 +115,8 @@ class Execution:
         )
         for text in simulation.learner.told:
             self._folder.log(text)
+        if simulation.population.found is not None:
+            self._folder.log(str(simulation.population.found))
         self._folder.log(f"participation: {simulation.participation}")
         if simulation.round == 0:
             for text in (*simulation.learner.doubts, *warnings_of(simulation)):

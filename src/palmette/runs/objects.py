@@ -13,7 +13,6 @@ from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.runs.digests import described, digest_of
 from palmette.task import Task, make_task
-from palmette.tree import Tree
 
 Named = tuple[str, str]
 """An import path and a hash."""
@@ -25,9 +24,9 @@ def named_objects(method: Algorithm, population: Population, task: Task) -> dict
     if not is_named(method):
         found["algorithm"] = import_path(type(method)), hash_code(type(method))
     recipe = population.recipe
-    if recipe is None or recipe.objects or not _can_be_written(population.tree):
+    if recipe is None or recipe.objects or not population.tree.can_be_written:
         own = dict(recipe.objects) if recipe is not None else {}
-        own |= {} if _can_be_written(population.tree) else {"tree": "palmette.Tree"}
+        own |= {} if population.tree.can_be_written else {"tree": "palmette.Tree"}
         path = ", ".join(f"{role} {where}" for role, where in own.items()) or "palmette.Population"
         found["data"] = path, hash_samples(population)
     if recipe_of(task, population) is None:
@@ -53,14 +52,6 @@ def recipe_of(task: Task, population: Population) -> dict[str, Any] | None:
     name, words = options.pop("name"), population.words
     again = make_task(name, population.shape, population.classes, words=words, **options).module
     return dict(task.recipe) if hash_module(again) == hash_module(task.module) else None
-
-
-def _can_be_written(tree: Tree) -> bool:
-    """Return whether `Tree.spec` says all there is to a tree: not where some tiers have names and others only numbers."""
-    named = [names is not None for names in tree.labels[:-1]]
-    if tree.fixed is not None:  # its devices have the addresses of another tree
-        return False
-    return all(named) or (not any(named) and not isinstance(tree.spec(), dict))
 
 
 def import_path(thing: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
 from palmette.population import Population, load_population
+from palmette.population.found import found_again
 from palmette.population.recipe import Recipe
 from palmette.population.saved import is_saved
 from palmette.tables.assemble import digest
@@ -44,11 +45,14 @@ def open_data(name: str, *, seed: int = 0, fingerprint: str | None = None, **opt
         name: The path.
         seed: Seed of the split.
         fingerprint: What the data were known by when the config was written; other data are refused.
-        **options: Settings of the data, such as ``device`` and ``label``.
+        **options: Settings of the data, such as ``device`` and ``label``; for teams that are found ``teams="found"``,
+            ``found_by`` and ``found_teams``.
     """
+    found = options.get("teams") == "found"
+    finding = {word: options.pop(word, None) for word in ("teams", "found_by", "found_teams")} if found else {}
     made = _open(name, seed, options, fingerprint)
     _refuse_others(name, fingerprint, None if made.recipe is None else made.recipe.values.get("fingerprint"))
-    return made
+    return found_again(made, finding["found_by"], finding["found_teams"], made.recipe) if found else made
 
 
 def _refuse_others(name: str, fingerprint: str | None, now: str | None) -> None:

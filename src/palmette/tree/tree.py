@@ -214,6 +214,14 @@ class Tree:
         nested: list[Any] | dict[str, Any] = below(self.top, 0)
         return nested
 
+    @property
+    def can_be_written(self) -> bool:
+        """Whether `spec` says all there is to the tree: not where some tiers have names and others only numbers."""
+        named = [names is not None for names in self.labels[:-1]]
+        if self.fixed is not None:  # its devices have the addresses of another tree
+            return False
+        return all(named) or (not any(named) and not isinstance(self.spec(), dict))
+
     # -- ways to make one ----------------------------------------------------------------------------------------------
 
     @staticmethod

@@ -344,8 +344,6 @@ def make_task(
         parts: Names for parts of the model; see `Task`.
         freeze: Patterns of parameters to freeze; see `Task`.
         buffers: Where running statistics belong; see `Task`. Of a named model they are averaged unless this says otherwise.
-
-        buffers: Where running statistics belong; see `Task`.
         words: What the classes stand for where samples are tokens of text, for models that spell words (``population.words``).
         **options: The named model's own settings, such as ``hidden``.
     """
@@ -368,8 +366,5 @@ def make_task(
         raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
     if buffers is None and statistics(module):
         about["buffers"] = "averaged"  # so that a team's and the global model are whole; the log of a run says so
-    known = inspect.signature(MODELS[model].make).parameters
-    defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed")}
-
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed", "words")}
     return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

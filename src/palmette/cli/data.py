@@ -10,6 +10,7 @@ import typer
 from palmette.cli import options
 from palmette.cli.collection import get, list_
 from palmette.cli.failures import BAD_INPUT, OneLineGroup, one_line_errors, print_json
+from palmette.cli.info import info
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,10 +21,11 @@ data = typer.Typer(
     cls=OneLineGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help="Get public data sets; check and pack tables of your own.",
+    help="Get and look at public data sets; check and pack tables of your own.",
 )
 data.command("list")(list_)
 data.command()(get)
+data.command()(info)
 Source = Annotated[str, typer.Argument(metavar="FILE", help="A CSV or Parquet file, or a folder of them.")]
 Set = Annotated[
     list[str] | None,

@@ -65,7 +65,7 @@ def signatures(population: Population, by: str, devices: Ints | None = None, *, 
         )
     wanted = np.arange(population.devices) if devices is None else devices
     with threadpool_limits(1):  # so that the order of every sum is the same on every machine
-        measured = _Measured(population)
+        measured = Samples(population)
         width = measured.outputs * (1 if by == "labels" else measured.inputs + 1)
         project = _projection(width, seed) if width * len(wanted) > _ROWS else None
         made: Rows = np.empty((len(wanted), width if project is None else _WIDTH), dtype=np.float32)
@@ -76,11 +76,17 @@ def signatures(population: Population, by: str, devices: Ints | None = None, *, 
     return made
 
 
-class _Measured:
+class Samples:
     """The training samples of a population as features and targets of a linear model.
 
     Args:
         population: The population.
+
+    Attributes:
+        inputs: Number of features.
+        outputs: Number of classes, of groups of classes where there are very many, or of targets.
+        grouped: Whether classes were put into groups.
+        trains: The numbers of the devices that are not kept out of training.
     """
 
     def __init__(self, population: Population) -> None:
@@ -92,6 +98,9 @@ class _Measured:
             self.outputs = int(population.y[0].numel())
         else:
             self.outputs = classes if classes <= _CLASSES else _LABEL_GROUPS
+        self.grouped = classes is not None and classes > _CLASSES
+        unseen = population.unseen
+        self.trains = np.arange(population.devices) if unseen is None else np.flatnonzero(~unseen.numpy())
         self._centre: tuple[Floats, Floats, float] | None = None
 
     def blocks(self, devices: Ints, width: int) -> Iterator[tuple[int, int]]:
@@ -107,7 +116,7 @@ class _Measured:
 
     def rows(self, devices: Ints, by: str) -> Floats:
         """Return the rows of neighbouring devices."""
-        x, y, size = self._samples(devices)
+        x, y, size = self.read(devices)
         first = np.cumsum(size) - size
         if by == "labels":
             shares: Floats = np.add.reduceat(y, first) / size[:, None]
@@ -137,11 +146,10 @@ class _Measured:
     def _means(self) -> tuple[Floats, Floats, float]:
         """Return the mean features and targets of the devices that train, and the mean squared length of the features."""
         if self._centre is None:
-            unseen = self._population.unseen
-            trains = np.arange(self._population.devices) if unseen is None else np.flatnonzero(~unseen.numpy())
+            trains = self.trains
             total, targets, squares = np.zeros(self.inputs), np.zeros(self.outputs), 0.0
             for first, last in self.blocks(trains, self.outputs):
-                x, y, size = self._samples(trains[first:last])
+                x, y, size = self.read(trains[first:last])
                 share = np.repeat(1.0 / size, size)[:, None]
                 total, targets = total + (x * share).sum(0), targets + (y * share).sum(0)
                 squares += float(((x**2).sum(1) * share[:, 0]).sum())
@@ -149,7 +157,7 @@ class _Measured:
             self._centre = centre, targets / len(trains), max(squares / len(trains) - float((centre**2).sum()), 0.0)
         return self._centre
 
-    def _samples(self, devices: Ints) -> tuple[Floats, Floats, Ints]:
+    def read(self, devices: Ints) -> tuple[Floats, Floats, Ints]:
         """Return the features and targets of the devices' training samples, and how many each has."""
         population = self._population
         size: Ints = population.train.numpy()[devices]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from palmette.population.description import Description
 from palmette.report.picture import save
@@ -62,7 +63,7 @@ def _team_sizes(axes: Any, about: Description) -> None:
         if named:
             axes.set_xticks(range(len(names)), names)
         else:
-            axes.xaxis.get_major_locator().set_params(integer=True)
+            _integers(axes.xaxis)
         _bare(axes, "devices per team", "" if named else "team, in the order of the tree", "devices")
     else:
         _histogram(axes, sizes, f"devices per team ({len(sizes):,} teams)", "devices", "teams")
@@ -82,8 +83,12 @@ def _histogram(axes: Any, sizes: Any, title: str, below: str, beside: str) -> No
     elif high > 30 * max(low, 1):
         axes.hist(sizes, bins=np.geomspace(max(low, 1), high + 1, 24), color=_BAR)
         axes.set_xscale("log")
+    elif high - low < 24:
+        axes.hist(sizes, bins=np.arange(low, high + 2) - 0.5, color=_BAR, rwidth=0.85)
+        _integers(axes.xaxis)
     else:
-        axes.hist(sizes, bins=min(24, high - low + 1), color=_BAR)
+        axes.hist(sizes, bins=24, color=_BAR)
+    _integers(axes.yaxis)
     _bare(axes, title, below, beside)
 
 
@@ -159,16 +164,26 @@ def _targets(left: Any, right: Any, about: Description) -> None:
     some = _some(len(about.targets), 4 * _TEAMS)
     mean, spread = about.targets[some].T
     left.errorbar(range(len(some)), mean, spread, fmt="o", markersize=4, color=_BAR, ecolor=_FAINT, elinewidth=1)
-    left.xaxis.get_major_locator().set_params(integer=True)
+    if len(about.team_sizes):
+        _integers(left.xaxis)
+    else:
+        left.set_xticks([0], ["all devices"])
+        left.set_xlim(-1, 1)
     left_out = f" ({len(some)} of {len(about.targets):,} shown)" if len(some) < len(about.targets) else ""
-    _bare(left, f"target by team: mean and standard deviation{left_out}", "team, in the order of the tree", "target")
+    which, below = (" by team", "team, in the order of the tree") if len(about.team_sizes) else ("", "")
+    _bare(left, f"target{which}: mean and standard deviation{left_out}", below, "target")
     right.hist(about.device_shares[:, 0], bins=30, color=_BAR)
+    _integers(right.yaxis)
     _bare(right, "mean target of a device", "mean target", "devices")
 
 
 def _some(count: int, most: int) -> Any:
     """Return so many numbers below a count at most, at equal distances."""
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
+def _integers(axis: Any) -> None:
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _bare(axes: Any, title: str, below: str = "", beside: str = "") -> None:

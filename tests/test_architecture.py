@@ -11,7 +11,8 @@ PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
     ("errors",),
-    ("address", "files", "imports", "values"),
+    ("address", "files", "values"),
+    ("imports",),
     ("tree",),
     ("datasets",),
     ("population", "task"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,17 +61,11 @@ def test_every_model_takes_its_example_samples_and_gives_one_output_per_class(na
     assert by_class(task.module(model.samples(5))).shape == (5, model.outputs)
 
 
-def few(name: str) -> list[dict[str, Any]]:
-    """The default settings of a model, and every value of those that have only a few."""
-    hints = get_type_hints(MODELS[name].make)
-    return [{}, *({key: one} for key, hint in hints.items() if get_origin(hint) is Literal for one in get_args(hint))]
-
-
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_says_on_which_backend_it_runs(name: str) -> None:
     model = MODELS[name]
     probe = model.samples(2)[None], torch.tensor([[0, 1]]) % model.outputs
-    for options in few(name):
+    for options in ({}, *model.choices()):
         task = make_task(name, model.shape, model.outputs, **options)
         chosen, why = choose("auto", task, torch.float32, CPU, probe)
         said = [model.otherwise[word] for key, one in options.items() if (word := f"{key}={one}") in model.otherwise]

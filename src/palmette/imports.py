@@ -1,4 +1,4 @@
-"""Things of a user's own by import path, ``module:name``, so that a command or a config can name them."""
+"""Things of a user's own by import path, ``module:name``, or by file, so that a command or a config can name them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import BadInput
+from palmette.files import is_file, load_file, parts_of, shown
+
+
+def load_names(path: str, what: str, example: str) -> tuple[dict[str, Any], str, str]:
+    """Load the file or import the module of a path and return what it holds, the name, and what to call the place.
+
+    Args:
+        path: ``module:name``, or ``file.py`` with or without ``:name``; without it the name is empty.
+        what: What it is to be, as in ``"the algorithm"``.
+        example: A name for an error message, as in ``"MyMethod"``.
+    """
+    if is_file(path):
+        file, name = parts_of(path)
+        return load_file(file), name, shown(file)
+    found, name = import_names(path, what, example)
+    return found, name, f"the module {path.partition(':')[0]}"
 
 
 def import_names(path: str, what: str, example: str) -> tuple[dict[str, Any], str]:

@@ -132,6 +132,12 @@ def resume(
         str | None,
         typer.Option(metavar="FILE", help="Where the run's algorithm is now, if its file was moved; the same code."),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:NAME", help="Where the run's own model is now, if its file was moved; the same code."
+        ),
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -157,11 +163,13 @@ def resume(
                 raise BadInput("--rounds is for a single run; a study gets more rounds only in a new folder")
             if algorithm is not None:
                 raise BadInput("--algorithm is for a single run; put the files of a study's algorithms back")
+            if model is not None:
+                raise BadInput("--model is for a single run; put the file of a study's model back")
             continued(folder, json=json, quiet=quiet)
             return
         if Folder.open(folder).finished and rounds is None:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
-        work = partial(go_on, folder, rounds=rounds, method=algorithm, progress=False)
+        work = partial(go_on, folder, rounds=rounds, method=algorithm, model=model, progress=False)
         result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
         _show(result, json=json)
 

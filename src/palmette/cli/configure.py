@@ -11,9 +11,9 @@ from typing import Any
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.algorithms.installed import clashes, installed
 from palmette.cli.failures import say
-from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, settings_of, table_keys
+from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, settings_of, table_keys, takes_any
 from palmette.datasets import DATASETS, dataset_of
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput
 from palmette.files import is_file
 from palmette.learner.place import place
 from palmette.population import PARTITIONS
@@ -23,7 +23,8 @@ from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
 from palmette.tables import is_own
 from palmette.tables.given import HUB
-from palmette.task.models import MODELS
+from palmette.task import own as own_model
+from palmette.task.task import check_name
 from palmette.values import one_line, shown
 
 
@@ -47,6 +48,7 @@ def configure(
     values: dict[str, Any] = read_config(file) if file is not None else copy.deepcopy(dict(base or {}))
     problems: list[str] = []
     values["algorithm"] = _algorithm(algorithm, values, file)
+    options = {key: _whole(value) if key == "model.name" else value for key, value in options.items()}
     wanted = {key: value for key, value in options.items() if value is not None}
     wanted |= {key.strip(): literal(value.strip()) for key, _, value in (text.partition("=") for text in assignments)}
     _drop_options_of_others(values, wanted, file)
@@ -65,6 +67,11 @@ def configure(
     if problems:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
     return config
+
+
+def _whole(model: Any) -> Any:
+    """Return the path of a model of the user's own as a config has it; any other name as it is."""
+    return own_model.whole_path(model) if isinstance(model, str) and is_file(model) else model
 
 
 def literal(text: str) -> Any:
@@ -200,9 +207,12 @@ def _unknown_names(values: Mapping[str, Any]) -> list[str]:
         problems += _strangers("data", data, data_keys())
     if isinstance(model, dict) and "model" not in given:
         name = str(model.get("name", "mclr"))
-        if name not in MODELS:
-            return [*problems, f"unknown model {name!r}{nearest(name, MODELS)}"]
-        problems += _strangers("model", model, model_keys(name))
+        try:
+            if not own_model.is_path(name):
+                check_name(name)
+            problems += [] if takes_any(name) else _strangers("model", model, model_keys(name))
+        except BadInput as error:
+            problems.append(str(error))
     return problems
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from palmette.algorithms import kind_of
 from palmette.datasets import DATASETS
+from palmette.errors import BadInput
 from palmette.learner import Optimiser
 from palmette.population import PARTITIONS, make_population
 from palmette.population.selection import Selection
@@ -21,6 +22,7 @@ from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfi
 from palmette.tables import read_folders, read_table
 from palmette.tables.given import read_hub
 from palmette.tables.open import APART
+from palmette.task import own
 from palmette.task.models import MODELS
 
 TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "metrics")
@@ -116,16 +118,48 @@ def table_keys() -> list[Key]:
 
 
 def model_keys(name: str) -> list[Key]:
-    """Return the keys of a model."""
-    return [*_fields(ModelConfig, "model."), *_options(MODELS[name].make, "model.")]
+    """Return the keys of a model; of one of the user's own, by its path, the arguments that it takes."""
+    general = _fields(ModelConfig, "model.")
+    return [*general, *(_options(MODELS[name].make, "model.") if name in MODELS else _of_own_model(name))]
+
+
+def takes_any(model: str) -> bool:
+    """Tell whether a model of the user's own takes settings of any name."""
+    return model not in MODELS and "**" in own.settings(model, own.find(model))
+
+
+def _of_own_model(path: str) -> list[Key]:
+    """Return the arguments of what makes a model of the user's own, with the sentences of its docstring."""
+    maker = own.find(path)
+    of_class = isinstance(maker, type)
+    call = maker.__init__ if of_class else maker
+    try:
+        hints = get_type_hints(call, include_extras=True)
+    except (NameError, TypeError):  # hints that Python cannot follow say nothing
+        hints = {}
+    told = {**sentences(maker), **sentences(call)} if of_class else sentences(call)
+    return [
+        Key(f"model.{name}", _plain(one.default), allowed(hints.get(name, Any)), told.get(name, ""))
+        for name, one in own.settings(path, maker).items()
+        if name != "**"
+    ]
 
 
 def known_keys(algorithm: str | None, model: str) -> dict[str, str]:
     """Return every key that ``--set`` takes in a run of an algorithm with a model, with its sentence."""
     own = settings_of(algorithm) if algorithm is not None else []
     preset = {"preset": "Named set of settings, such as published."} if algorithm is not None else {}
-    others = [*general_keys(), *table_keys(), *data_keys(), *(model_keys(model) if model in MODELS else [])]
+    others = [*general_keys(), *table_keys(), *data_keys(), *_keys_if_known(model)]
     return {**{key.name: key.sentence for key in own}, **preset, **{key.name: key.sentence for key in others}}
+
+
+def _keys_if_known(model: str) -> list[Key]:
+    """Return the keys of a model; of one that cannot be had, what every model has."""
+    try:
+        known = model in MODELS or (own.is_path(model) and own.find(model) is not None)
+    except BadInput:  # what is wrong with it is said elsewhere
+        known = False
+    return model_keys(model) if known else _fields(ModelConfig, "model.")
 
 
 def _fields(kind: type[BaseModel], prefix: str = "") -> list[Key]:

@@ -30,7 +30,10 @@ Tree = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="The model to train; see: palmette list models. [dim](default: mclr)[/dim]"),
+    typer.Option(
+        metavar="NAME",
+        help="The model to train; see: palmette list models. Also your own: ./mine.py:make [dim](default: mclr)[/dim]",
+    ),
 ]
 Rounds = Annotated[
     int | None,

@@ -14,7 +14,7 @@ from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of, 
 from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
 from palmette.studies.reproduce import EXPERIMENTS
-from palmette.task import make_task
+from palmette.task import make_task, own
 from palmette.task.layout import Layer
 from palmette.task.models import MODELS
 
@@ -34,13 +34,15 @@ NAMES: Mapping[str, Iterable[str]] = {
 
 
 def entry(topic: str, name: str) -> dict[str, Any]:
-    """Return what there is to know about one entry of a topic; an algorithm may also be an import path."""
+    """Return what there is to know about one entry of a topic; an algorithm or a model may also be an import path."""
     makers: dict[str, Callable[[str], dict[str, Any]]] = {
         "algorithms": _algorithm,
         "datasets": _dataset,
         "models": _model,
         "experiments": _experiment,
     }
+    if topic == "models" and own.is_path(name):
+        return {"name": name, **_own_model(name)}
     if topic != "algorithms" and name not in NAMES[topic]:
         raise BadInput(f"there is no {name!r} among the {topic}{nearest(name, NAMES[topic])}")
     return {"name": name, **makers[topic](name)}
@@ -83,6 +85,15 @@ def _model(name: str) -> dict[str, Any]:
         "made_for": MODELS[name].example,
         "layers": [layer._asdict() | {"size": layer.size} for layer in _layers(name)],
         "example": f"palmette run permfl{data} --model {name}",
+    }
+
+
+def _own_model(path: str) -> dict[str, Any]:
+    """Return what there is to know about a model of the user's own without data."""
+    return {
+        "summary": _first_line(own.find(path)),
+        "settings": [key.as_dict() for key in model_keys(path) if key.name != "model.name"],
+        "example": f"palmette run permfl --model {path}",
     }
 
 

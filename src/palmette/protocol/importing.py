@@ -6,7 +6,7 @@ from typing import Any
 
 from palmette.errors import BadInput, nearest
 from palmette.files import is_file, load_file, parts_of, shown
-from palmette.imports import import_names
+from palmette.imports import load_names
 from palmette.protocol.algorithm import Algorithm
 from palmette.protocol.definition import check_kind
 
@@ -16,13 +16,8 @@ def import_algorithm(path: str) -> type[Algorithm]:
 
     Modules of the current folder are found too. A file that holds one algorithm needs no class.
     """
-    if is_file(path):
-        file, name = parts_of(path)
-        found, holder = load_file(file), shown(file)
-        name = name or _only(found, holder)
-    else:
-        found, name = import_names(path, "the algorithm", "MyMethod")
-        holder = f"the module {path.partition(':')[0]}"
+    found, name, holder = load_names(path, "the algorithm", "MyMethod")
+    name = name or _only(found, holder)
     if name not in found:
         kinds = [word for word, one in found.items() if isinstance(one, type) and issubclass(one, Algorithm)]
         there = nearest(name, kinds) if kinds else "; it has no algorithm"

@@ -36,7 +36,7 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     config = result.config
     title = Text.assemble(
         (config.title, "bold"),
-        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, "
+        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.title}, "
         f"{words.many(config.rounds, 'round')}, seed {config.seed}",
     )
     parts: list[RenderableType] = [models_table(result)]
@@ -74,7 +74,7 @@ def unfinished_report(result: Result) -> RenderableType:
     config = result.config
     title = Text.assemble(
         (config.title, "bold"),
-        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.name}, ",
+        f" on {config.data.title}, tree {config.make_tree()}, model {config.model.title}, ",
         f"seed {config.seed}",
     )
     state = "it is running now" if result.running else f"go on with: palmette resume {shlex.quote(str(result.folder))}"
@@ -242,7 +242,8 @@ def next_command(result: Result) -> str | None:
     take part, because a flat method meets others of them than one with teams.
     """
     config = result.config
-    if config.given or config.participation:
+    own_model = config.given.get("model")
+    if set(config.given) - {"model"} or (own_model is not None and not own_model.again) or config.participation:
         return None
     other = "fedavg" if config.algorithm != "fedavg" else "permfl" if top(result) > 1 else "local"
     default = algorithm(other)

@@ -42,6 +42,7 @@ from palmette.runs.result import load as load
 from palmette.runs.verify import Verification as Verification
 from palmette.runs.verify import verify as verify
 from palmette.task import Task, make_task
+from palmette.task.own import is_path, whole_path
 from palmette.values import path as checked_path
 from palmette.values import shown, whole
 
@@ -112,7 +113,7 @@ def run(
         "tree": tree.spec(),
         "server": None if tree.labels[-1] is None else tree.labels[-1][0],
         "data": {"name": population.source},
-        "model": {"name": task.name, **about(task)},
+        "model": about(task),
         "optimiser": optimiser.model_dump() if isinstance(optimiser, Optimiser) else optimiser or {},
         "participation": {} if participation is None else participation,
         "loss": loss,
@@ -120,8 +121,12 @@ def run(
         "metrics": metrics if isinstance(metrics, str) else list(metrics),
         "engine": engine,
     }
+    given: dict[str, Any] = {}
     if method is not None and not objects.is_named(method):
-        values["given"] = {"algorithm": {"object": objects.import_path(type(method))}}
+        given["algorithm"] = {"object": objects.import_path(type(method))}
+    if objects.recipe_of(task, population) is None:
+        given["model"] = {"object": objects.import_path(type(task.module))}
+    values["given"] = given
     config = make_config(values)
     if rounds is None and method is not None:
         config = config.model_copy(update={"rounds": rounds_of(method, tree)})
@@ -214,13 +219,26 @@ def _moved(config: RunConfig, path: str) -> RunConfig:
     return config.model_copy(update={"algorithm": source, "given": given})
 
 
+def _moved_model(config: RunConfig, path: str) -> RunConfig:
+    """Return the config of a run whose model has another import path or file now; its code has to be the same."""
+    kept = config.given.get("model")
+    if not is_path(path) or kept is None or not kept.again:
+        raise BadInput(
+            f"the model {path!r} cannot take the place of {config.model.name}: name the import path or the file of a model of "
+            "your own, in a run that was given one so"
+        )
+    there = whole_path(path)
+    given = {**config.given, "model": Given(object=there, hash=kept.hash)}
+    return config.model_copy(update={"model": config.model.model_copy(update={"name": there}), "given": given})
+
+
 def resume(
     folder: str | Path,
     *,
     rounds: int | None = None,
     method: Algorithm | str | None = None,
     population: Population | None = None,
-    model: nn.Module | Task | None = None,
+    model: nn.Module | Task | str | None = None,
     threads: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
@@ -235,7 +253,7 @@ def resume(
         rounds: Rounds the run is to have in all, at least as many as it has.
         method: The algorithm, where the run was given one as an object; or its import path or file, where it was moved.
         population: The samples, where the run was given them.
-        model: The module or task, where the run was given one.
+        model: The module or task, where the run was given one; or its import path or file, where it was moved.
         threads: Chunks of devices that run at the same time.
         progress: Whether to show progress, as in `run`.
         observer: An object that is told of every round.
@@ -245,6 +263,8 @@ def resume(
     config = make_config(read_config(files.path / CONFIG))
     if isinstance(method, str):
         config, method = _moved(config, method), None
+    if isinstance(model, str):
+        config, model = _moved_model(config, model), None
     if rounds is not None and rounds != config.rounds:
         config = _longer(files, config, rounds)
     elif files.finished:

@@ -33,6 +33,7 @@ from palmette.protocol.settings import NUMBER, Count
 from palmette.runs.objects import hash_code, import_path, named_objects, recipe_of
 from palmette.tables import is_own, label_of, open_data
 from palmette.task import Task, make_task
+from palmette.task.own import find, is_path, title, whole_path
 from palmette.tree import Tree
 from palmette.values import one_line, plain, shown, unwritable
 
@@ -108,7 +109,8 @@ class ModelConfig(_Part):
     """The model of a run, by name; further keys are the model's own settings.
 
     Attributes:
-        name: Model: a name that ``palmette list models`` shows.
+        name: Model: a name that ``palmette list models`` shows; or one of your own by its import path, ``my_module:make``, or
+            its file, ``mine.py:make``.
         l2: Weight decay: adds l2 / 2 times the squared norm of the model to every device's loss.
         loss: Loss function: ``"cross-entropy"``, ``"squared"`` or ``"logistic"``; by default the one that fits the labels.
         seed: Random seed of the initial weights; by default the run's.
@@ -131,6 +133,11 @@ class ModelConfig(_Part):
     buffers: Literal["own", "averaged"] | None = None
 
     @property
+    def title(self) -> str:
+        """What the model is called in a table or a sentence: of a file, its name without the folder."""
+        return title(self.name)
+
+    @property
     def options(self) -> dict[str, Any]:
         """The model's own settings."""
         return {name: value for name, value in self if name not in ModelConfig.model_fields}
@@ -146,12 +153,17 @@ class Given(_Part):
 
     Attributes:
         object: Where it is imported from: with dots for an object that Python gave, ``module:Class`` or ``file.py:Class`` for
-            an algorithm that can be made again from there.
+            an algorithm or a model that can be made again from there.
         hash: A hash of its source, of its parameters or of its samples; empty where there is no source to be found.
     """
 
     object: str
     hash: str = ""
+
+    @property
+    def again(self) -> bool:
+        """Whether it can be made again from where it is imported; an object of Python is written with dots alone."""
+        return ":" in self.object
 
 
 class EngineConfig(_Part):
@@ -233,8 +245,8 @@ class RunConfig(_Part):
         """What makes the algorithm again: its name, import path or file; nothing where it was given as an object."""
         if ":" in self.algorithm or "algorithm" not in self.given:
             return self.algorithm
-        path = self.given["algorithm"].object
-        return path if ":" in path else ""  # an object is written with dots
+        given = self.given["algorithm"]
+        return given.object if given.again else ""
 
     @property
     def label(self) -> str:
@@ -262,11 +274,18 @@ class RunConfig(_Part):
             ) from None
 
     def changed_code(self) -> str:
-        """Say that the code of an algorithm of the user's own is not what it was when this config was made, or nothing."""
+        """Say that an algorithm or a model of the user's own is not what it was when this config was made, or nothing."""
         given = self.given.get("algorithm")
-        if given is None or not self.source or given.hash in ("", hash_code(kind_of(self.source))):
-            return ""
-        return f"the code of {self.source} is not what it was"
+        if given is not None and self.source and given.hash not in ("", hash_code(kind_of(self.source))):
+            return f"the code of {self.source} is not what it was"
+        return self.changed_model()
+
+    def changed_model(self) -> str:
+        """Say that the code of a model of the user's own is not what it was when this config was made, or nothing."""
+        model = self.given.get("model")
+        if model is not None and model.again and model.hash not in ("", hash_code(find(model.object))):
+            return f"the code of {model.object} is not what it was"
+        return ""
 
     def population(self) -> Population:
         """Make the population."""
@@ -306,16 +325,28 @@ class RunConfig(_Part):
             self._refuse(role, "model=the module, or a pm.Task with its loss and metrics")
         model = self.model
         seed = self.seed if model.seed is None else model.seed
-        return make_task(
-            *(model.name, population.shape, population.classes),
-            words=population.words,
-            **{"seed": seed, "loss": model.loss, **model.about, **model.options},
-        )
+        try:
+            task = make_task(
+                *(model.name, population.shape, population.classes),
+                words=population.words,
+                **{"seed": seed, "loss": model.loss, **model.about, **model.options},
+            )
+        except MissingFile as error:
+            raise BadInput(
+                f"the model of this run is {model.name}, and {error}. Put the file back, or say where it is now: palmette "
+                "resume FOLDER --model FILE:NAME"
+            ) from None
+        if "model" in self.given and recipe_of(task, population) is None:
+            raise BadInput(
+                f"{model.title} makes another model when it is called again with the same seed, so that a run could not be "
+                "repeated; draw all its random numbers with torch, or from the argument seed"
+            )
+        return task
 
     def _refuse(self, role: str, how: str) -> None:
         """Say which object is missing and how to give it."""
         given = self.given.get(role)  # type: ignore[call-overload]
-        if given is not None:
+        if given is not None and not (role == "model" and given.again):
             which = f"{given.object}, hash {given.hash}" if given.hash else given.object
             raise BadInput(
                 f"the {role} of this run was an object of your own ({which}), which a config cannot hold; give it in "
@@ -368,7 +399,7 @@ class RunConfig(_Part):
             named["algorithm"] = source_of(self.source), named["algorithm"][1]
         values: dict[str, Any] = {
             "settings": settings,
-            "model": {"name": task.name, **about(task)},
+            "model": about(task),
             "given": {role: {"object": path, "hash": digest} for role, (path, digest) in named.items()},
             "versions": versions(),
         }
@@ -396,6 +427,7 @@ class RunConfig(_Part):
 def about(task: Task) -> dict[str, Any]:
     """Return what a config says of any model, read from a task."""
     return {
+        "name": task.name if task.recipe is None else task.recipe["name"],
         "l2": task.l2,
         "parts": dict(task.parts),
         "freeze": task.freeze if isinstance(task.freeze, str) else list(task.freeze),
@@ -464,6 +496,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
     if "algorithm" not in config.given and (source := source_of(config.algorithm)):
         config = _from_source(config, source)
+    if "model" not in config.given and is_path(config.model.name):
+        config = _with_model(config)
     if config.data.planted:
         return config  # how many rounds the settings ask for depends on the tree, which the data will tell
     if "rounds" not in values and config.source:
@@ -476,6 +510,13 @@ def _from_source(config: RunConfig, source: str) -> RunConfig:
     given = {**config.given, "algorithm": Given(object=source, hash=hash_code(kind_of(source)))}
     named = source if is_file(config.algorithm) else config.algorithm
     return config.model_copy(update={"algorithm": named, "given": given})
+
+
+def _with_model(config: RunConfig) -> RunConfig:
+    """Write down where a model of the user's own comes from, and what its code is."""
+    path = whole_path(config.model.name)
+    given = {**config.given, "model": Given(object=path, hash=hash_code(find(path)))}
+    return config.model_copy(update={"model": config.model.model_copy(update={"name": path}), "given": given})
 
 
 def rounds_of(method: Algorithm, tree: Tree) -> int:

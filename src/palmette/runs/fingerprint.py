@@ -161,7 +161,8 @@ def _settings(simulation: Simulation, config: RunConfig) -> dict[str, str]:
     method = simulation.algorithm
     found = dict(_flat(tomllib.loads(config.to_toml())))
     kept = {name: value for name, value in found.items() if name not in _APART and name.split(".")[0] not in _APART}
-    kept |= {"algorithm": method.name, "model.l2": simulation.task.l2}
+    # Of a model by its file, the name without the folder: the file may be moved.
+    kept |= {"algorithm": method.name, "model.name": simulation.task.name, "model.l2": simulation.task.l2}
     kept |= dict(_flat({"settings": dataclasses.asdict(method)}))  # type: ignore[call-overload]
     return {name: _text(value) for name, value in sorted(kept.items()) if value is not None}
 

@@ -118,10 +118,12 @@ class Models(ABC):
         values, about = self.state_dict(kind, node), self._about(kind)["model"]
         if into is not None:
             made = copy.deepcopy(into)
-        elif "model" in self.config.given:
+        elif (own := self.config.given.get("model")) is not None and not own.again:
             raise BadInput("this run's model was a module of your own: give one of the same layers with into=")
         else:
             model = self.config.model
+            if changed := self.config.changed_model():
+                warnings.warn(f"{changed} when this run was made: what the model computes may differ", stacklevel=3)
             words = None if self.encoding is None else self.encoding.words
             made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
             made = made.to(next(iter(values.values())).dtype)
@@ -156,7 +158,7 @@ class Models(ABC):
                 return work(x)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise BadInput(
-                f"model {self.config.model.name!r} cannot take samples of shape {tuple(x.shape[1:])}: {one_line(str(error))}"
+                f"model {self.config.model.title!r} cannot take samples of shape {tuple(x.shape[1:])}: {one_line(str(error))}"
             ) from None
 
     def _own_way(self, node: str | None, module: nn.Module, method: Algorithm | None) -> Callable[[Tensor], Tensor]:

@@ -13,6 +13,7 @@ from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.runs.digests import described, digest_of
 from palmette.task import Task, make_task
+from palmette.task.own import find, is_path
 
 Named = tuple[str, str]
 """An import path and a hash."""
@@ -29,8 +30,11 @@ def named_objects(method: Algorithm, population: Population, task: Task) -> dict
         own |= {} if population.tree.can_be_written else {"tree": "palmette.Tree"}
         path = ", ".join(f"{role} {where}" for role, where in own.items()) or "palmette.Population"
         found["data"] = path, hash_samples(population)
-    if recipe_of(task, population) is None:
+    made = recipe_of(task, population)
+    if made is None:
         found["model"] = import_path(type(task.module)), hash_module(task.module)
+    elif is_path(made["name"]):
+        found["model"] = made["name"], hash_code(find(made["name"]))
     if not isinstance(task.loss, str):
         found["loss"] = import_path(task.loss), _short(described(task.loss))
     if task.metrics is not None:
@@ -60,8 +64,8 @@ def import_path(thing: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def hash_code(kind: type[Algorithm]) -> str:
-    """Return a hash of an algorithm's source and of all of the user's own that it reads from outside."""
+def hash_code(kind: Any) -> str:
+    """Return a hash of the source of an algorithm or a model and of all of the user's own that it reads from outside."""
     return _short(described(kind))
 
 

@@ -77,7 +77,9 @@ class Result(Models):
         done = (
             f"{config.rounds} rounds" if self.finished else f"not finished, round {self.rounds_done} of {config.rounds}"
         )
-        head = f"Result of {config.title} on {config.data.title}: {done}, model {config.model.name}, seed {config.seed}"
+        head = (
+            f"Result of {config.title} on {config.data.title}: {done}, model {config.model.title}, seed {config.seed}"
+        )
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
         return f"{head}\n  test {self.lead}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
 
@@ -254,7 +256,7 @@ class Result(Models):
             "folder": str(self.folder),
             "algorithm": config.algorithm,
             "data": config.data.name,
-            "model": config.model.name,
+            "model": config.model.title,
             "rounds": config.rounds,
             "rounds_done": self.rounds_done,
             "seed": config.seed,

@@ -130,13 +130,13 @@ class Base:
         resolved = config.resolved(made.algorithm, probe, made.task)
         if people is None:
             resolved = resolved.model_copy(update={"data": config.data})
-        keep = resolved.given
+        keep = {role for role, what in resolved.given.items() if role == "algorithm" or not what.again}
         settings = config.settings if "algorithm" not in keep else resolved.settings
         written = resolved.model_copy(update={"versions": {}, "settings": settings})
         objects = Objects(
             own if "algorithm" in keep else None,
             people if "data" in keep else None,
-            task if {"model", "loss", "metrics"} & set(keep) else None,
+            task if {"model", "loss", "metrics"} & keep else None,
         )
         return Arm(name, written), objects
 

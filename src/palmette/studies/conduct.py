@@ -77,8 +77,9 @@ def go_on(folder: Path, *, jobs: int | None = None, shown: bool | None = True) -
         try:
             changed = arm.config.changed_code()
         except MissingFile as error:
+            model = f" with the model {arm.config.model.title}" if "model" in arm.config.given else ""
             raise BadInput(
-                f"{arm.name} of the study in {folder} is {arm.config.source}, and {error}; put it back"
+                f"{arm.name} of the study in {folder} is {arm.config.source}{model}, and {error}; put it back"
             ) from None
         if changed:
             raise BadInput(
@@ -86,7 +87,7 @@ def go_on(folder: Path, *, jobs: int | None = None, shown: bool | None = True) -
                 "start a new study"
             )
         for role, what in arm.config.given.items():
-            if role == "algorithm" and arm.config.source:
+            if what.again:
                 continue
             raise BadInput(
                 f"the study in {folder} was given its {role} as an object ({what.object}), which its folder cannot hold; go "
@@ -129,12 +130,11 @@ def _differences(old: Arm, new: Arm) -> list[str]:
         if key in ("seed", "versions") or was[key] == now[key]:
             continue
         if isinstance(was[key], dict) and isinstance(now[key], dict):
-            if (
-                key == "given"
-                and old.config.source
-                and was[key].pop("algorithm", None) != now[key].pop("algorithm", None)
-            ):
-                told.append(f"other code of {old.config.source} than it has now")
+            model = old.config.given.get("model")
+            sources = {"algorithm": old.config.source, "model": model.object if model and model.again else ""}
+            for role, source in sources.items() if key == "given" else ():
+                if source and was[key].pop(role, None) != now[key].pop(role, None):
+                    told.append(f"other code of {source} than it has now")
             inner = [name for name in {**was[key], **now[key]} if was[key].get(name) != now[key].get(name)]
             told += [f"{key}.{name} = {was[key].get(name)}" for name in inner]
         else:

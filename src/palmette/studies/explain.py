@@ -27,7 +27,7 @@ def readme(plan: Plan, study: Study | None = None) -> str:
     lines += ["It was started with:", "", f"    {plan.command}", ""] if plan.command else [""]
     if plan.kind != "demo":
         tree = "" if config.data.planted else f", tree {config.make_tree()}"  # such data say it themselves
-        lines += [f"- Data: {config.data.title}{tree}, model {config.model.name}."]
+        lines += [f"- Data: {config.data.title}{tree}, model {config.model.title}."]
         lines += [f"- Methods: {', '.join(arm.name for arm in plan.arms if arm.role != 'point')}."]
     lines += [f"- Seeds: {seeds}. All methods meet the same population and participation for the same seed."]
     if plan.steps:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
-from palmette.task import buffers, modules
+from palmette.task import buffers, modules, own
 from palmette.task.buffers import Place
 from palmette.task.buffers import running as statistics
 from palmette.task.layout import Layout
@@ -107,7 +107,7 @@ class Task:
         freeze: Patterns of parameters to freeze besides those with ``requires_grad=False``; the module itself is not changed.
         buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own and they never
             cross a link; ``"averaged"``, they are a part of every model and averaged with it.
-        recipe: How `make_task` made a named model: its name, seed and options; ``None`` for a module of one's own.
+        recipe: How `make_task` made a named model, or one by import path: its name, seed and options; ``None`` for a module.
     """
 
     module: nn.Module
@@ -251,7 +251,8 @@ class Task:
 
     def _other_samples(self, features: Tensor) -> str:
         """Say that a named model is not for such samples, as a further sentence; nothing where it is."""
-        if self.recipe is None or features.is_floating_point() == (not MODELS[self.name].tokens):
+        named = MODELS.get(self.recipe["name"]) if self.recipe is not None else None
+        if named is None or features.is_floating_point() == (not named.tokens):
             return ""
         if features.is_floating_point():
             return f". The model {self.name!r} is for tokens of text, and these samples are real numbers"
@@ -318,6 +319,13 @@ def _floating(features: Tensor) -> torch.dtype:
     return features.dtype if features.is_floating_point() else torch.float32
 
 
+def check_name(model: str) -> None:
+    """Refuse a name that no model has."""
+    if model not in MODELS:
+        by_path = " Write a model of your own as its import path, my_module:make, or its file, mine.py:make."
+        raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}{by_path if '.' in model else ''}")
+
+
 def make_task(
     model: str | nn.Module,
     shape: tuple[int, ...],
@@ -335,7 +343,8 @@ def make_task(
     """Make a task from a model's name (or a module) and the shape and classes of the samples.
 
     Args:
-        model: A name of `palmette.task.models.MODELS`, or any module.
+        model: A name of `palmette.task.models.MODELS`; the import path ``"my_module:make"`` or the file ``"./mine.py:make"`` of
+            what makes a module, see `palmette.task.own`; or any module.
         shape: Shape of one sample.
         classes: Number of classes, or ``None`` for regression.
         seed: Draws the initial weights of a named model.
@@ -345,18 +354,21 @@ def make_task(
         freeze: Patterns of parameters to freeze; see `Task`.
         buffers: Where running statistics belong; see `Task`. Of a named model they are averaged unless this says otherwise.
         words: What the classes stand for where samples are tokens of text, for models that spell words (``population.words``).
-        **options: The named model's own settings, such as ``hidden``.
+        **options: The model's own settings, such as ``hidden``.
     """
-    own = MODELS[model].loss if isinstance(model, str) and model in MODELS else None
-    chosen = loss or own or ("squared" if classes is None else "cross-entropy")
+    usual = MODELS[model].loss if isinstance(model, str) and model in MODELS else None
+    chosen = loss or usual or ("squared" if classes is None else "cross-entropy")
     about: dict[str, Any] = {"l2": l2, "parts": parts or {}, "freeze": freeze, "buffers": buffers}
     if isinstance(model, nn.Module):
         if options:
             raise BadInput(f"a module takes no settings, but {sorted(options)} were given")
         return Task(model, chosen, **about, name=type(model).__name__.lower())
-    if model not in MODELS:
-        raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}")
     options = plain(options)
+    if model not in MODELS and own.is_path(model):
+        module = own.make(model, shape, classes or 1, seed=checked(seed), options=options)
+        recipe = {"name": own.whole_path(model), "seed": seed, **options}
+        return Task(module, chosen, **about, name=own.title(model), recipe=recipe)
+    check_name(model)
     known = inspect.signature(MODELS[model].make).parameters
     spelled = {"words": words} if "words" in known else {}
     try:

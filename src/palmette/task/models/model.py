@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,17 @@ class Model:
     def backends(self) -> str:
         """The backend in words, as in ``fused; vmap with model.norm=batch``."""
         return "; ".join([self.backend, *(f"{name} with model.{setting}" for setting, name in self.otherwise.items())])
+
+    def choices(self) -> list[dict[str, str]]:
+        """Return every value, but for the default, of the settings that have only a few: each as settings to make it with."""
+        known = inspect.signature(self.make).parameters
+        return [
+            {name: one}
+            for name, hint in get_type_hints(self.make).items()
+            if get_origin(hint) is Literal
+            for one in get_args(hint)
+            if one != known[name].default
+        ]
 
     def samples(self, count: int) -> Tensor:
         """Return example samples, always the same: what a model is tried on where there are no data."""

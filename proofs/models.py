@@ -39,6 +39,7 @@ BEGIN, END = "<!-- written by make prove-models -->", "<!-- end of what make pro
 SHARE = 0.6
 HEAD = {"head": "last(1)"}
 IMAGE, FLAT = (1, 28, 28), (784,)
+FEW = "on 4 devices"
 SMALL = ("mclr", "dnn", "linear", "logistic")  # named models whose steps are short
 
 
@@ -53,6 +54,7 @@ class Model(Case):
         only: The part that takes steps.
         classes: Number of classes.
         tokens: Samples are rows of whole numbers below this one; 0 for normal numbers.
+        tree: Teams x devices.
         about: What a task says of the module, and settings of a named model.
     """
 
@@ -66,9 +68,12 @@ class Model(Case):
         only: str | None = None,
         classes: int = 10,
         tokens: int = 0,
+        tree: str = "4x10",
         **about: Any,
     ) -> None:
-        super().__init__(Workload(name, "", shape, local_steps=steps, samples=100, classes=classes), time.process_time)
+        super().__init__(
+            Workload(name, "", shape, tree=tree, local_steps=steps, samples=100, classes=classes), time.process_time
+        )
         self._module, self.only, self._tokens, self._about = module, only, tokens, about
 
     @cached_property
@@ -77,8 +82,9 @@ class Model(Case):
         people = random_population(self.workload)
         if not self._tokens:
             return people
-        drawn = torch.randint(self._tokens, people.x.shape, generator=torch.Generator().manual_seed(0))
-        return dataclasses.replace(people, x=drawn)
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randint(self._tokens, people.x.shape, generator=generator)
+        return dataclasses.replace(people, x=x, y=torch.randint(self.workload.classes, x.shape, generator=generator))
 
     @cached_property
     def task(self) -> Task:
@@ -134,14 +140,15 @@ def adapted() -> nn.Module:
 
 
 def named() -> list[Model]:
-    """The models that have a name, with every setting that has only a few values."""
+    """The models that have a name, with every setting that has only a few values; those of text on fewer devices."""
     return [
         Model(
-            " ".join([f"`{name}`", *(f"{key}={one}" for key, one in options.items())]),
+            " ".join([f"`{name}`", *(f"{key}={one}" for key, one in options.items()), *([FEW] * bool(model.tokens))]),
             *(model.shape, name),
             steps=20 if name in SMALL else 1 if math.prod(model.shape) > 1000 else 2,
             classes=model.outputs,
             tokens=model.tokens,
+            tree="2x2" if model.tokens else "4x10",
             **options,
         )
         for name, model in MODELS.items()

@@ -58,17 +58,13 @@ def test_models_have_the_published_number_of_parameters(
 def test_every_model_takes_its_example_samples_and_gives_one_output_per_class(name: str) -> None:
     model = MODELS[name]
     task = make_task(name, model.shape, model.outputs)
-    places = model.shape if model.tokens else ()  # a text has outputs at every place
-    assert by_class(task.module(model.samples(5))).shape == (5, *places, model.outputs)
+    assert by_class(task.module(model.samples(5))).shape == (*model.targets(5).shape, model.outputs)
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_says_on_which_backend_it_runs(name: str) -> None:
     model = MODELS[name]
-    targets = (
-        torch.arange(2).view(2, *(1 for _ in model.shape)).expand(2, *model.shape) if model.tokens else torch.arange(2)
-    )
-    probe = model.samples(2)[None], targets[None] % model.outputs
+    probe = model.samples(2)[None], model.targets(2)[None]
     for options in ({}, *model.choices()):
         task = make_task(name, model.shape, model.outputs, **options)
         chosen, why = choose("auto", task, torch.float32, CPU, probe)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from palmette.address import torch_generator
 from palmette.bench.workloads import RATE, Case
 
+PerSample = Callable[[Tensor, Tensor], Tensor]
 Batches = Callable[[int], Iterator[tuple[Tensor, Tensor]]]
 
 
@@ -46,10 +47,20 @@ def without_loader(case: Case) -> Callable[[], int]:
     return _loop(case, batches)
 
 
+def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy of one class per sample, or per place of a text."""
+    return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def _mean(loss: PerSample) -> PerSample:
+    return lambda output, target: loss(output, target).mean()
+
+
 def _loop(case: Case, batches: Batches) -> Callable[[], int]:
     steps, devices = case.workload.local_steps, case.population.devices
     start = [parameter.detach().clone() for parameter in case.task.module.parameters()]
     modules: list[nn.Module] = [copy.deepcopy(case.task.module) for _ in range(devices)]
+    score = _cross_entropy if case.task.loss == "cross-entropy" else _mean(case.task.per_sample_loss)
     optimisers = [torch.optim.SGD(module.parameters(), lr=RATE) for module in modules]
 
     def unit() -> int:
@@ -59,7 +70,7 @@ def _loop(case: Case, batches: Batches) -> Callable[[], int]:
                     parameter.copy_(value)
             # The steps come first: `zip` must not fetch a batch that nobody takes.
             for _, (x, y) in zip(range(steps), batches(device), strict=False):
-                loss = F.cross_entropy(module(x), y)
+                loss = score(module(x), y)
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()

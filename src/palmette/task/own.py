@@ -1,8 +1,8 @@
 """Models of a user's own, by import path or by file: a function or a class that makes the module, or a module.
 
-Palmette calls ``make(shape=..., outputs=..., seed=...)`` with those of the three that the function takes, and with the settings
-that the user gave. While it runs, torch's random numbers are those after ``torch.manual_seed(seed)``, so that a run can be
-repeated; afterwards they are as before.
+Palmette calls ``make(shape=..., outputs=..., seed=..., words=...)`` with those of the four that the function takes, and with
+the settings that the user gave. While it runs, torch's random numbers are those after ``torch.manual_seed(seed)``, so that a
+run can be repeated; afterwards they are as before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copy
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from inspect import Parameter
 from pathlib import Path
@@ -25,7 +25,7 @@ from palmette.files import is_file, parts_of
 from palmette.imports import load_names
 from palmette.values import one_line, shown
 
-GIVEN = ("shape", "outputs", "seed")
+GIVEN = ("shape", "outputs", "seed", "words")
 """What a function or class is given where it takes it."""
 
 
@@ -84,14 +84,12 @@ def settings(path: str, maker: Any) -> dict[str, Parameter]:
     }
 
 
-def make(path: str, shape: Sequence[int], outputs: int, *, seed: int, options: Mapping[str, Any]) -> nn.Module:
+def make(path: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> nn.Module:
     """Make the module, or refuse with one sentence what makes none.
 
     Args:
         path: ``module:name``, or ``file.py:name``.
-        shape: Shape of one sample.
-        outputs: Number of classes, or 1 for regression.
-        seed: Seed of the initial weights.
+        given: What it is given where it takes it; see `GIVEN`.
         options: Settings that the user gave.
     """
     maker, what = find(path), title(path)
@@ -108,15 +106,15 @@ def make(path: str, shape: Sequence[int], outputs: int, *, seed: int, options: M
         if one.default is Parameter.empty and name != "**" and name not in options:
             raise BadInput(
                 f"{what} needs {name!r}, which it is not given: Palmette gives shape (of one sample), outputs (the number of "
-                f"classes, or 1) and seed to what takes them by these names; give anything else by --set model.{name}=..."
+                f"classes, or 1), seed and words (of text) to what takes them by these names; give anything else by --set "
+                f"model.{name}=..."
             )
     takes = inspect.signature(maker).parameters
-    given = {"shape": tuple(shape), "outputs": outputs, "seed": seed}
-    with _random_numbers(seed), redirect_stdout(sys.stderr):  # a command's standard output is its result
+    with _random_numbers(given["seed"]), redirect_stdout(sys.stderr):  # a command's standard output is its result
         try:
             made = maker(**{name: value for name, value in given.items() if name in takes}, **options)
         except (Exception, SystemExit) as error:  # whatever a function of somebody else raises
-            raise BadInput(f"{what} makes no model for samples of shape {tuple(shape)}: {_told(error)}") from error
+            raise BadInput(f"{what} makes no model for samples of shape {given['shape']}: {_told(error)}") from error
     if not isinstance(made, nn.Module):
         raise BadInput(f"{what} returned {shown(made)}; it must return a torch.nn.Module")
     return made

@@ -365,9 +365,9 @@ def make_task(
         return Task(model, chosen, **about, name=type(model).__name__.lower())
     options = plain(options)
     if model not in MODELS and own.is_path(model):
-        module = own.make(model, shape, classes or 1, seed=checked(seed), options=options)
+        given = {"shape": tuple(shape), "outputs": classes or 1, "seed": checked(seed), "words": words}
         recipe = {"name": own.whole_path(model), "seed": seed, **options}
-        return Task(module, chosen, **about, name=own.title(model), recipe=recipe)
+        return Task(own.make(model, given, options), chosen, **about, name=own.title(model), recipe=recipe)
     check_name(model)
     known = inspect.signature(MODELS[model].make).parameters
     spelled = {"words": words} if "words" in known else {}

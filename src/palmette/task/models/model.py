@@ -58,3 +58,7 @@ class Model:
         """Return example samples, always the same: what a model is tried on where there are no data."""
         numbers = torch.arange(count * math.prod(self.shape)).reshape(count, *self.shape)
         return numbers % self.tokens if self.tokens else numbers.sin()
+
+    def targets(self, count: int) -> Tensor:
+        """Return a class for each of the example samples; for text, the next token at every place of it."""
+        return (self.samples(count) + 1) % self.outputs if self.tokens else torch.arange(count) % self.outputs

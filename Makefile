@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-models prove-encoder prove-batchnorm
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm
 
 setup: .venv/ready
 
@@ -65,12 +65,15 @@ prove-demo: .venv/ready
 	.venv/bin/python proofs/demo.py compare $$(mktemp -d)
 
 # FOLDER=... keeps the runs, and goes on with those that are there.
-prove-methods prove-teams: export PALMETTE_DATA ?= ../shared/data
+prove-methods prove-teams prove-heterogeneity: export PALMETTE_DATA ?= ../shared/data
 prove-methods: .venv/ready
 	folder=$(or $(FOLDER),$$(mktemp -d)) && for part in "" samples speed; do .venv/bin/python proofs/methods.py $$folder $$part || exit 1; done
 
 prove-teams: .venv/ready
 	.venv/bin/python proofs/teams.py $(or $(FOLDER),$$(mktemp -d))
+
+prove-heterogeneity: .venv/ready
+	.venv/bin/python proofs/heterogeneity.py docs/images/two-level.png
 
 prove-compare: .venv/ready
 	.venv/bin/python proofs/compare.py $$(mktemp -d)

@@ -106,6 +106,11 @@ def data_keys(source: str | None = None) -> list[Key]:
     return list(known.values())
 
 
+def partition_keys(name: str) -> list[Key]:
+    """Return the keys of a partition."""
+    return _dealing_options(PARTITIONS[name], {})
+
+
 def table_keys() -> list[Key]:
     """Return the keys of a table of one's own."""
     general = [key for key in _fields(DataConfig, "data.") if key.name not in ("data.folder", "data.tree")]

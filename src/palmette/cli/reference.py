@@ -10,9 +10,10 @@ from typing import Any
 
 from palmette.algorithms import ALGORITHMS, FAMILIES, family_of, kind_of, models_of
 from palmette.cli.collection import about
-from palmette.cli.keys import data_keys, general_keys, model_keys, settings_of, table_keys
+from palmette.cli.keys import data_keys, general_keys, model_keys, partition_keys, settings_of, table_keys
 from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
+from palmette.population import PARTITIONS
 from palmette.studies.reproduce import EXPERIMENTS
 from palmette.task import make_task, own
 from palmette.task.layout import Layer
@@ -136,8 +137,23 @@ def markdown() -> str:
         for name in NAMES[topic]:
             lines += ["", *_section(entry(topic, name))]
         if topic == "datasets":
+            lines += _partitions()
             lines += ["", "### A table of your own", "", _OWN, "", *_table([key.as_dict() for key in table_keys()])]
     return "\n".join(lines) + "\n"
+
+
+def _partitions() -> list[str]:
+    """Write the options of every partition."""
+    lines = [
+        "",
+        "### Partitions",
+        "",
+        "Any data set that is dealt out takes any of these; see [data sets](datasets.md).",
+    ]
+    for name, kind in PARTITIONS.items():
+        about = _sentence(_first_line(kind))
+        lines += ["", f"`data.partition={name}`: {about}", "", *_table([key.as_dict() for key in partition_keys(name)])]
+    return lines
 
 
 def _algorithms() -> list[str]:

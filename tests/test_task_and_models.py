@@ -58,7 +58,8 @@ def test_models_have_the_published_number_of_parameters(
 def test_every_model_takes_its_example_samples_and_gives_one_output_per_class(name: str) -> None:
     model = MODELS[name]
     task = make_task(name, model.shape, model.outputs)
-    assert by_class(task.module(model.samples(5))).shape == (5, model.outputs)
+    places = model.shape if model.tokens else ()  # a text has outputs at every place
+    assert by_class(task.module(model.samples(5))).shape == (5, *places, model.outputs)
 
 
 def few(name: str) -> list[dict[str, Any]]:
@@ -70,7 +71,8 @@ def few(name: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_says_on_which_backend_it_runs(name: str) -> None:
     model = MODELS[name]
-    probe = model.samples(2)[None], torch.tensor([[0, 1]]) % model.outputs
+    samples = model.samples(2)[None]
+    probe = samples, samples if model.tokens else torch.tensor([[0, 1]]) % model.outputs
     for options in few(name):
         task = make_task(name, model.shape, model.outputs, **options)
         chosen, why = choose("auto", task, torch.float32, CPU, probe)

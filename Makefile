@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language
 
 setup: .venv/ready
 
@@ -85,6 +85,11 @@ prove-sfedhp: .venv/ready
 prove-groupperfl: .venv/ready
 	.venv/bin/python proofs/groupperfl.py digits
 	.venv/bin/python proofs/groupperfl.py words
+
+# A word model on two data sets of text: perplexity before and after, and counts of the data, written into docs/datasets.md.
+prove-language: export PALMETTE_DATA ?= ../shared/data
+prove-language: .venv/ready
+	.venv/bin/python proofs/language.py
 
 # The tests with the oldest version of every dependency but torch. Old libraries warn of newer ones, which is no error here.
 prove-bounds: export PALMETTE_DATA ?= ../shared/data

@@ -17,6 +17,7 @@ import palmette as pm
 from palmette.engines.measures import make_measures
 from palmette.errors import BadInput
 from palmette.learner import Learner, LocalWork
+from palmette.learner.smoothness import curvature
 from palmette.task import LOSSES, Task, make_task
 from palmette.task.models.text import spell
 from palmette.task.task import METRICS
@@ -149,6 +150,13 @@ def test_the_loss_of_a_text_is_the_mean_over_its_places() -> None:
         make_measures(["auc"], 5, text=True)
 
 
+def test_the_curvature_of_text_is_looked_at_on_fewer_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = Learner(task("charlstm"), people(), dtype=torch.float64)
+    assert curvature(learner).devices == 4
+    monkeypatch.setattr("palmette.learner.smoothness._WORK", 0)
+    assert curvature(learner).devices == 2
+
+
 # -- a word model learns -------------------------------------------------------------------------------------------------
 
 
@@ -168,7 +176,11 @@ def plays(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_word_model_learns_and_its_perplexity_is_exp_of_its_loss(plays: Path) -> None:
+def test_a_word_model_learns_and_its_perplexity_is_exp_of_its_loss(
+    plays: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It would take longer than the training, and Adam's steps have no bound that it could be compared with.
+    monkeypatch.setattr("palmette.theory.advice.curvature", None)
     population = pm.make_population("shakespeare", folder=plays, length=6)
     settings = {"alpha": 0.02, "batch_size": 8, "local_steps": 10, "tune_steps": 10}
     options = {"settings": settings, "metrics": ["perplexity"], "optimiser": {"name": "adam"}}

@@ -40,7 +40,8 @@ def curvature(learner: Learner, *, iterations: int = 6, convexity: bool = False)
 
     Linear models with squared errors, a softmax or the logistic loss have a closed form, and all devices are looked at
     (`palmette.learner.spectrum`). For all other models L_f is an estimate: power iteration at the initial model, on as many
-    devices as a set amount of work allows and no fewer than sixteen, evenly chosen.
+    devices as a set amount of work allows and no fewer than sixteen, evenly chosen; of text, where every word takes as much
+    work as a sample does elsewhere, no fewer than two.
 
     Args:
         learner: Whose samples and model.
@@ -51,8 +52,9 @@ def curvature(learner: Learner, *, iterations: int = 6, convexity: bool = False)
     if spectrum is not None:
         smallest = spectrum.smallest if convexity else 0.0
         return Curvature(spectrum.largest, smallest, spectrum.at_start, True, total)
-    cost = int(learner.samples.max()) * learner.width * (iterations + 1)
-    many = min(total, max(_LEAST, _WORK // cost))
+    places = learner.population.y[0].numel() if learner.population.classes is not None else 1
+    cost = int(learner.samples.max()) * learner.width * (iterations + 1) * places
+    many = min(total, max(_LEAST if places == 1 else 2, _WORK // cost))
     ids = torch.arange(many) * total // many
     largest = 0.0
     with torch.no_grad():

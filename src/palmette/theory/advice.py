@@ -44,6 +44,8 @@ def warnings_of(simulation: Simulation) -> list[str]:
     need not. The limit that is told is that of L_f, below which a step is safe wherever a model goes.
     """
     unseen = [told] if (told := _unseen(simulation)) else []
+    if not _limits(simulation, 1.0) and _given(simulation) is None:
+        return unseen  # nothing that the curvature could be compared with, and it may take long to find
     spectrum = simulation.learner.spectrum
     if spectrum is not None and not _found(simulation, spectrum.start_above, spectrum.start_above):
         return unseen  # even as curved as one look at the samples allows

@@ -125,8 +125,6 @@ class Models(ABC):
             if changed := self.config.changed_model():
                 warnings.warn(f"{changed} when this run was made: what the model computes may differ", stacklevel=3)
             words = None if self.encoding is None else self.encoding.words
-            if changed := self.config.changed_model():
-                warnings.warn(f"{changed} when this run was made: what the model computes may differ", stacklevel=3)
             made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
             made = made.to(next(iter(values.values())).dtype)
         _fill(made, values, f"the {kind} of {node!r}" if node is not None else f"the {kind}")

@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors
 
 setup: .venv/ready
 
@@ -74,6 +74,14 @@ prove-teams: .venv/ready
 
 prove-heterogeneity: .venv/ready
 	.venv/bin/python proofs/heterogeneity.py docs/images/two-level.png
+
+# The mixed model is statsmodels'. FOLDER=... keeps the donors' models, and goes on with those that are there.
+prove-multilevel: export PALMETTE_DATA ?= ../shared/data
+prove-multilevel: .venv/ready
+	.venv/bin/python proofs/multilevel.py
+
+prove-donors: .venv/ready
+	.venv/bin/python proofs/donors.py $(or $(FOLDER),$$(mktemp -d))
 
 prove-compare: .venv/ready
 	.venv/bin/python proofs/compare.py $$(mktemp -d)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import palmette as pm
 from palmette.datasets import DATASETS, load
+from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.theory.multilevel import Variances, as_sums, exact, pulls
+from palmette.theory.objectives import objective_of
 
 NAMES = ("hsb82", "chem97", "insteval", "radon")
 # Devices with at least two rows, teams, rows, and the hash of the population with everything in its own unit.
@@ -138,3 +143,77 @@ def test_a_missing_table_says_which_names_it_may_have(name: str, tmp_path: Path)
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         load("hsb82", **options)
+
+
+# -- the mixed model ---------------------------------------------------------------------------------------------------
+
+
+def simulation(name: str, of: pm.Population, variances: Variances, **settings: object) -> Simulation:
+    method = pm.algorithm(name, **pulls(of, variances), **settings)
+    task = pm.make_task("linear", of.shape, None)
+    return Simulation(method, as_sums(of), task, rounds=20, dtype=torch.float64, threads=1)
+
+
+def test_personal_models_are_the_predictions_of_a_mixed_model(tables: Path) -> None:
+    pytest.importorskip(
+        "statsmodels", reason="the mixed model that ours is held against is statsmodels'; make setup installs it"
+    )
+    import pandas as pd
+    from statsmodels.regression.mixed_linear_model import MixedLM
+
+    pool = load("hsb82", folder=tables, features="intercept")
+    assert pool.tree is not None
+    owner = np.repeat(np.arange(160), np.diff(pool.start))
+    every = np.zeros(len(pool.y), dtype=bool)
+    every[np.asarray(pool.start)[1:] - 1] = True  # the last row of every school is kept for testing
+    of = pm.Population.from_arrays(pool.x, pool.y, tree=pool.tree, device=owner, test=every)
+    used = pd.DataFrame({"y": pool.y, "school": owner, "sector": pool.tree.parents[0][owner]})[~every]
+    fit = MixedLM.from_formula("y ~ 0 + C(sector)", used, groups="school").fit(method=["powell"])
+    # Raudenbush and Bryk print 6.68 and 39.15 for the whole table.
+    assert (float(fit.cov_re.iloc[0, 0]), fit.scale) == pytest.approx((6.68, 39.15), rel=0.02)
+    variances = Variances(math.inf, float(fit.cov_re.iloc[0, 0]), fit.scale)
+    devices, teams, _ = exact(of, variances)
+    sector = fit.fe_params.to_numpy()
+    theirs = sector[pool.tree.parents[0]] + [fit.random_effects[number].iloc[0] for number in range(160)]
+    np.testing.assert_allclose(teams[:, 0], sector, atol=1e-10)
+    np.testing.assert_allclose(devices[:, 0], theirs, atol=1e-10)
+    running = simulation("al2sgd", of, variances)
+    for _ in range(2):
+        running.step()
+    ours = running.device_models(torch.arange(160)).numpy()
+    np.testing.assert_allclose(ours[:, 0], theirs, atol=0.02)
+
+
+@pytest.mark.parametrize("variances", [Variances(3.0, 6.0, 40.0), Variances(math.inf, 1.0, 40.0)])
+def test_the_exact_solve_minimises_what_l2gd_does(variances: Variances, tables: Path) -> None:
+    of = pm.make_population("hsb82", folder=tables, per_team=6)
+    devices = exact(of, variances)[0]
+    wrong = exact(of, variances._replace(device=2 * variances.device))[0]
+    running = simulation("l2gd", of, variances)
+    slopes = [objective_of(running)(torch.from_numpy(rows))[1].abs().max() for rows in (devices, wrong)]
+    assert slopes[0] < 1e-10
+    assert slopes[1] > 1e-3
+    for _ in range(2):
+        running.step()
+    far = np.abs(running.device_models(torch.arange(12)).numpy() - devices).max()
+    assert far < 0.5 * np.abs(devices).max()
+
+
+def test_means_of_unequal_devices_are_not_the_mixed_model(tables: Path) -> None:
+    # Why `as_sums` is there: the same pulls on mean losses have another minimiser.
+    of = pm.make_population("hsb82", folder=tables, features="intercept", per_team=6)
+    variances = Variances(3.0, 6.0, 40.0)
+    method = pm.algorithm("l2gd", **pulls(of, variances))
+    plain = Simulation(method, of, pm.make_task("linear", of.shape, None), rounds=1, dtype=torch.float64)
+    slope = objective_of(plain)(torch.from_numpy(exact(of, variances)[0]))[1]
+    assert float(slope.abs().max()) > 1e-2
+
+
+def test_what_is_no_mixed_model_is_refused() -> None:
+    digits = pm.make_population("digits", tree="2x3")
+    with pytest.raises(BadInput, match="only real features and targets"):
+        as_sums(digits)
+    with pytest.raises(BadInput, match="variances must be above 0"):
+        pulls(digits, Variances(1.0, 0.0, 1.0))
+    with pytest.raises(BadInput, match="teams between server and devices"):
+        pulls(pm.make_population("digits", tree=4), Variances(1.0, 1.0, 1.0))

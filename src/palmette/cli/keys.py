@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -94,9 +94,7 @@ def data_keys(source: str | None = None) -> list[Key]:
         if key.name.removeprefix("data.") not in (*apart, *files):
             known.setdefault(key.name, key)
     for entry in chosen:
-        own = [
-            key for key in _options(entry.read, "data.") if key.name.removeprefix("data.") not in ("folder", "pixels")
-        ]
+        own = [key for key in _options(entry.read, "data.", entry.own) if key.name.removeprefix("data.") in entry.own]
         _add(known, own, "" if source is not None else _name_of(entry))
     given = dict(DATASETS[source].options) if source is not None else {}
     for name in dealt:
@@ -180,13 +178,13 @@ def _fields(kind: type[BaseModel], prefix: str = "") -> list[Key]:
     ]
 
 
-def _options(function: Callable[..., Any], prefix: str) -> list[Key]:
-    """Return the keyword options of a function."""
+def _options(function: Callable[..., Any], prefix: str, own: Sequence[str] = ()) -> list[Key]:
+    """Return the keyword options of a function; ``own`` are among them whatever their name is elsewhere."""
     told, hints = sentences(function), get_type_hints(function, include_extras=True)
     return [
         Key(prefix + name, _plain(one.default), allowed(hints[name]), told.get(name, ""))
         for name, one in inspect.signature(function).parameters.items()
-        if name not in _ELSEWHERE
+        if name not in _ELSEWHERE or name in own
     ]
 
 

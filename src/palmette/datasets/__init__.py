@@ -12,6 +12,7 @@ from palmette.datasets.cifar import CIFAR10, CIFAR100
 from palmette.datasets.crowd import CROWD
 from palmette.datasets.dataset import Dataset, File
 from palmette.datasets.digits import DIGITS
+from palmette.datasets.donors import DONORS
 from palmette.datasets.emnist import EMNIST
 from palmette.datasets.fashion_mnist import FASHION_MNIST
 from palmette.datasets.femnist import FEMNIST
@@ -45,6 +46,7 @@ DATASETS: dict[str, Dataset] = {
     "chem97": CHEM97,
     "insteval": INSTEVAL,
     "radon": RADON,
+    "donors": DONORS,
 }
 
 

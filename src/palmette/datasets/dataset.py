@@ -9,6 +9,8 @@ from typing import Any
 
 from palmette.datasets.pool import Pool
 
+_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")  # what a population is told that a data set may ask for
+
 
 @dataclass(frozen=True)
 class File:
@@ -64,6 +66,11 @@ class Dataset:
     samples: int = 0
     devices: int = 0
     model: str = ""
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The keywords of ``read`` that are options of the data set; the others are said elsewhere, as by the tree."""
+        return tuple(name for name in self.takes if name not in _ELSEWHERE or (self.natural and name == "devices"))
 
     @property
     def takes(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ devices, seed and split are chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ class Table:
         table: Its name there.
         commit: Of the public collection of R's tables, where its file is downloaded from.
         rows: How many rows it has.
+        devices: How many devices.
         device: The column that names the device, and the word before its number; no word where it is a name itself.
         team: The same of the team.
         target: The column that is learned.
@@ -55,6 +57,7 @@ class Table:
     table: str
     commit: str
     rows: int
+    devices: int
     device: tuple[str, str]
     team: tuple[str, str]
     target: str
@@ -79,6 +82,9 @@ class Table:
             licence=licence,
             origin=origin,
             how=how,
+            samples=self.rows,
+            devices=self.devices,
+            model="linear",
         )
 
     def read(self, folder: str | Path | None, features: Names, standardise: bool) -> Pool:
@@ -135,14 +141,24 @@ class Table:
 
 def _numbers(path: Path, name: str, cells: Mapping[str, list[str]]) -> Floats:
     """Return a column as numbers, or name the first cell that is none."""
-    for number, cell in enumerate(cells[name]):
-        try:
-            sound = np.isfinite(float(cell))
-        except ValueError:
-            sound = False
-        if not sound:
-            raise BadInput(f"{path}: row {number + 1} of column {name!r} is {shown(cell)}, not a number; get it again")
-    return np.array(cells[name], dtype=np.float64)
+    try:
+        numbers = np.array(cells[name], dtype=np.float64)
+        sound = np.isfinite(numbers)
+    except ValueError:
+        sound = np.array([_is_number(cell) for cell in cells[name]])
+    if not sound.all():
+        number = int((~sound).argmax())
+        raise BadInput(
+            f"{path}: row {number + 1} of column {name!r} is {shown(cells[name][number])}, not a number; get it again"
+        )
+    return numbers
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
 
 
 def _named(column: str, word: str, cells: Mapping[str, list[str]]) -> Array:
@@ -157,22 +173,22 @@ _TABLES = {
     table.name: table
     for table in (
         Table(
-            *("hsb82", "mlmRev", "Hsb82", "c65edd84dfff0fbdce02d34828c554aabf017884", 7185),
+            *("hsb82", "mlmRev", "Hsb82", "c65edd84dfff0fbdce02d34828c554aabf017884", 7185, 160),
             *(("school", "school"), ("sector", ""), "mAch"),
             {"ses": None, "cses": None, "meanses": None, "minrty": ("No", "Yes"), "sx": ("Male", "Female")},
         ),
         Table(
-            *("chem97", "mlmRev", "Chem97", "1c97ab8a1df2469762e635481ba27cf4e80e3e51", 31_022),
+            *("chem97", "mlmRev", "Chem97", "1c97ab8a1df2469762e635481ba27cf4e80e3e51", 31_022, 2410),
             *(("school", "school"), ("lea", "lea"), "score"),
             {"gcsecnt": None, "gcsescore": None, "gender": ("M", "F"), "age": None},
         ),
         Table(
-            *("insteval", "lme4", "InstEval", "cc03c29690889dbe83089f5206e2422db8c3f71f", 73_421),
+            *("insteval", "lme4", "InstEval", "cc03c29690889dbe83089f5206e2422db8c3f71f", 73_421, 1128),
             *(("d", "lecturer"), ("dept", "department"), "y"),
             {"studage": None, "lectage": None, "service": ("0", "1")},
         ),
         Table(
-            *("radon", "HLMdiag", "radon", "aa1ee3f77778e95ac0d8909f2f1cf129f5b49bde", 919),
+            *("radon", "HLMdiag", "radon", "aa1ee3f77778e95ac0d8909f2f1cf129f5b49bde", 919, 85),
             *(("county.name", ""), (_URANIUM, ""), "log.radon"),
             {"basement": ("0", "1"), _URANIUM: None},
         ),

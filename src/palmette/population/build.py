@@ -19,7 +19,7 @@ from palmette.population.encoding import Encoding
 from palmette.population.found import found_again
 from palmette.population.partition import Partition
 from palmette.population.population import Population
-from palmette.population.recipe import SET_ELSEWHERE, write_down
+from palmette.population.recipe import write_down
 from palmette.population.selection import Selection
 from palmette.population.shifts import Shift, make_shift
 from palmette.population.unseen import keep_out
@@ -148,15 +148,12 @@ class _Wanted:
     @property
     def own(self) -> dict[str, Any]:
         """The options of the data set itself."""
-        return {name: value for name, value in self.options.items() if self._is_own(name)}
+        return {name: value for name, value in self.options.items() if name in self.entry.own}
 
     @property
     def rest(self) -> dict[str, Any]:
         """The other options."""
-        return {name: value for name, value in self.options.items() if not self._is_own(name)}
-
-    def _is_own(self, name: str) -> bool:
-        return name in self.entry.takes and name not in SET_ELSEWHERE
+        return {name: value for name, value in self.options.items() if name not in self.entry.own}
 
     def check(self) -> None:
         """Refuse what does not go with the data set."""

@@ -12,7 +12,6 @@ from palmette.datasets import Dataset, Pool
 from palmette.errors import BadInput, nearest
 from palmette.population import teams
 from palmette.population.partition import Partition, Parts, make_partition, option_names
-from palmette.population.recipe import SET_ELSEWHERE
 from palmette.population.selection import Selection
 from palmette.tree import Tree
 
@@ -34,7 +33,7 @@ def dealing_of(
     if by_device:
         if partition is not None:
             raise BadInput(f"{name} is made device by device and takes no partition; leave data.partition out")
-        own = [option for option in entry.takes if option not in SET_ELSEWHERE]
+        own = list(entry.own)
         if natural:
             _refuse(options, [*own, *(one.name for one in fields(Selection))], name)
             return Selection(**{**dict(entry.options), **options})

@@ -15,8 +15,6 @@ from palmette.population.partition import PARTITIONS, Few, Partition
 from palmette.population.selection import Selection
 from palmette.tree import Tree
 
-SET_ELSEWHERE = ("folder", "pixels", "devices", "tree", "seed")  # what a population is told that its source may ask for
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -82,7 +80,7 @@ def write_down(
     objects = {"source": "palmette.population.Pool"} if own else {}
     if not own:
         known = inspect.signature(entry.read).parameters
-        values |= {name: known[name].default for name in entry.takes if name not in SET_ELSEWHERE} | dict(options)
+        values |= {name: known[name].default for name in entry.own} | dict(options)
     if isinstance(dealing, Partition):
         values |= _partition(dealing, objects)
     elif dealing is not None:

@@ -5,9 +5,9 @@ A centre for everybody, one per cluster, one parameter per client, and noisy lin
     centre_i ~ N(centre, s_c I),   theta_ij ~ N(centre_i, s_d I),   y_ij = X_ij theta_ij + N(0, s_e I).
 
 Clients are one axis, cluster by cluster; all clients have m observations, so everything is a few batched products.
-`exact` is the minimiser of (5.2) that Async-L2GD seeks; `marginal_gls` the estimator of Proposition 5.3, which equals it
-when the variances are known; `orthonormal` the form of appendix A.10 for designs with ``X'X = beta I``; `james_stein` the
-biased estimator of Proposition 5.4.
+`exact` is the minimiser of (5.2) that Async-L2GD seeks, `solve` the same for clients of any sizes; `marginal_gls` the estimator
+of Proposition 5.3, which equals it when the variances are known; `orthonormal` the form of appendix A.10 for designs with
+``X'X = beta I``; `james_stein` the biased estimator of Proposition 5.4.
 
 Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with Multiple Known Clusters, section 5.
 """
@@ -149,18 +149,33 @@ def choose_pull(sample: Sample, pulls: Sequence[float] = LAMBDAS, folds: int = 5
 
 def exact(sample: Sample) -> tuple[Floats, Floats, Floats]:
     """Solve (5.2) directly with the pulls of Theorem 5.1: return the clients', the clusters' and the common parameters."""
-    s_c, s_d, s_e = sample.spread
-    c, m, eye = 1 / s_d, 1 / s_c, np.eye(sample.truth.shape[1])
-    solve, moment = np.linalg.inv(sample.gram / s_e + c * eye), sample.moment / s_e
-    first = np.searchsorted(sample.cluster, np.unique(sample.cluster))
-    sizes = np.diff([*first, len(sample.cluster)])
-    left = (m + c * sizes)[:, None, None] * eye - c**2 * np.add.reduceat(solve, first)
-    right = c * np.add.reduceat(np.einsum("nde,ne->nd", solve, moment), first)
-    inverse = np.linalg.inv(left)
-    a, b = m * inverse, np.einsum("kde,ke->kd", inverse, right)
-    common = np.linalg.solve(len(sizes) * m * eye - m * a.sum(0), m * b.sum(0))
+    return solve(sample.gram, sample.moment, sample.cluster, sample.spread)
+
+
+def solve(
+    gram: Floats, moment: Floats, cluster: Ints, spread: tuple[float, float, float]
+) -> tuple[Floats, Floats, Floats]:
+    """Solve (5.2) for clients with any numbers of observations: return their, the clusters' and the common parameters.
+
+    Args:
+        gram: ``X'X`` of every client ``(clients, d, d)``.
+        moment: ``X'y`` of every client ``(clients, d)``.
+        cluster: The cluster of each client, ascending.
+        spread: Variances ``(s_c, s_d, s_e)``. With an infinite s_c nothing draws clusters together; what is returned as common
+            is then the mean over all clients of their cluster's parameters.
+    """
+    s_c, s_d, s_e = spread
+    c, m, eye = 1 / s_d, 1 / s_c, np.eye(moment.shape[1])
+    inverse, moment = np.linalg.inv(gram / s_e + c * eye), moment / s_e
+    first = np.searchsorted(cluster, np.unique(cluster))
+    sizes = np.diff([*first, len(cluster)])
+    left = (m + c * sizes)[:, None, None] * eye - c**2 * np.add.reduceat(inverse, first)
+    right = c * np.add.reduceat(np.einsum("nde,ne->nd", inverse, moment), first)
+    within = np.linalg.inv(left)
+    a, b = m * within, np.einsum("kde,ke->kd", within, right)
+    common = np.linalg.solve(len(sizes) * m * eye - m * a.sum(0), m * b.sum(0)) if m else sizes @ b / sizes.sum()
     clusters = a @ common + b
-    clients = np.einsum("nde,ne->nd", solve, moment + c * clusters[sample.cluster])
+    clients = np.einsum("nde,ne->nd", inverse, moment + c * clusters[cluster])
     return np.asarray(clients), np.asarray(clusters), np.asarray(common)
 
 

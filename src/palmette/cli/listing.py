@@ -25,7 +25,7 @@ def listed(topic: str) -> tuple[list[dict[str, Any]], list[str]]:
 
     `palmette.cli.reference.entry` has all about one.
     """
-    found = [_in_short(topic, entry(topic, name)) for name in NAMES[topic]]
+    found = [_in_short(topic, entry(topic, name, layers=False)) for name in NAMES[topic]]
     problems = clashes(ALGORITHMS) if topic == "algorithms" else []
     for name in installed() if topic == "algorithms" else ():
         if name in ALGORITHMS:

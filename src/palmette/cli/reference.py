@@ -16,7 +16,6 @@ from palmette.errors import BadInput, nearest
 from palmette.population import PARTITIONS
 from palmette.studies.reproduce import EXPERIMENTS
 from palmette.task import make_task, own
-from palmette.task.layout import Layer
 from palmette.task.models import MODELS
 
 _OWN = "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](own-data.md)."
@@ -34,8 +33,14 @@ NAMES: Mapping[str, Iterable[str]] = {
 }
 
 
-def entry(topic: str, name: str) -> dict[str, Any]:
-    """Return what there is to know about one entry of a topic; an algorithm or a model may also be an import path."""
+def entry(topic: str, name: str, *, layers: bool = True) -> dict[str, Any]:
+    """Return what there is to know about one entry of a topic; an algorithm or a model may also be an import path.
+
+    Args:
+        topic: The topic.
+        name: The name of the entry.
+        layers: Whether to tell a model's layers, for which it has to be made.
+    """
     makers: dict[str, Callable[[str], dict[str, Any]]] = {
         "algorithms": _algorithm,
         "datasets": _dataset,
@@ -46,7 +51,8 @@ def entry(topic: str, name: str) -> dict[str, Any]:
         return {"name": name, **_own_model(name)}
     if topic != "algorithms" and name not in NAMES[topic]:
         raise BadInput(f"there is no {name!r} among the {topic}{nearest(name, NAMES[topic])}")
-    return {"name": name, **makers[topic](name)}
+    made = {"layers": _layers(name)} if topic == "models" and layers else {}
+    return {"name": name, **makers[topic](name), **made}
 
 
 def _algorithm(name: str) -> dict[str, Any]:
@@ -84,7 +90,6 @@ def _model(name: str) -> dict[str, Any]:
         "settings": [key.as_dict() for key in model_keys(name) if key.name != "model.name"],
         "backend": MODELS[name].backends,
         "made_for": MODELS[name].example,
-        "layers": [layer._asdict() | {"size": layer.size} for layer in _layers(name)],
         "example": f"palmette run permfl{data} --model {name}",
     }
 
@@ -98,9 +103,10 @@ def _own_model(path: str) -> dict[str, Any]:
     }
 
 
-def _layers(name: str) -> list[Layer]:
+def _layers(name: str) -> list[dict[str, Any]]:
     """Return a model's layers as it is made for its example samples."""
-    return make_task(name, MODELS[name].shape, MODELS[name].outputs).layout.layers
+    layout = make_task(name, MODELS[name].shape, MODELS[name].outputs).layout
+    return [layer._asdict() | {"size": layer.size} for layer in layout.layers]
 
 
 def _experiment(name: str) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def markdown() -> str:
             lines += _algorithms()
             continue
         for name in NAMES[topic]:
-            lines += ["", *_section(entry(topic, name))]
+            lines += ["", *_section(entry(topic, name, layers=False))]
         if topic == "datasets":
             lines += _partitions()
             lines += ["", "### A table of your own", "", _OWN, "", *_table([key.as_dict() for key in table_keys()])]

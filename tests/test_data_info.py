@@ -103,6 +103,10 @@ def test_info_of_a_regression_and_of_tokens(tmp_path: Path) -> None:
     device = np.repeat(np.arange(8), 10)
     words = Population.from_arrays(random.integers(0, 900, (80, 5)), device % 2, device=device, tree="2x4", classes=2)
     assert describe(words).apart["features of devices"].mean > 0
+    texts = random.integers(0, 300, (800, 20))
+    text = Population.from_arrays(texts, texts, device=np.repeat(np.arange(8), 100), tree="2x4", classes=300)
+    for one in describe(text).apart.values():  # every position has a label, and chance knows of all of them
+        assert one.mean == pytest.approx(one.chance, rel=0.4)
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def _facts(about: Description) -> dict[str, str]:
     made = about.population
     told = {"population": _in_short(about) + f", tree {made.tree}"}
     kind = "regression" if made.classes is None else f"{made.classes:,} classes"
-    tokens = " tokens" if "int64" in str(made.x.dtype) else ""
+    tokens = " tokens" if _tokens(about) else ""
     told["samples"] = (
         f"shape {made.shape}{tokens}, {kind}; {int(made.train.sum()):,} for training, {int(made.tests.sum()):,} for testing"
     )
@@ -142,7 +142,7 @@ def _facts(about: Description) -> dict[str, str]:
         told["silhouette"] += " (1: teams lie far apart, 0: they overlap)"
     if not about.whole:
         told["looked at"] = (
-            f"{len(about.devices):,} devices at equal distances, for labels and distances; for the silhouette those of 40 teams"
+            f"{len(about.devices):,} devices, for labels and distances; for the silhouette those of 40 teams at most"
         )
     return told
 
@@ -172,14 +172,16 @@ def _distances(about: Description) -> RenderableType:
     for what, one in about.apart.items():
         kind, _, who = what.partition(" of ")
         table.add_row(f"{kind}: {words[who]}", f"{one.mean:.3f}", f"{one.chance:.3f}")
-    return Group(
-        table,
-        Text(
-            "Labels: 0 for the same shares, 1 for no label in common. Features: the distance of the means, in standard",
-            "dim",
-        )
-        + Text(" deviations of a sample. By chance: what random groups of the same sizes have.", "dim"),
-    )
+    labels = "Labels: 0 for the same shares, 1 for no label in common. " if about.label_counts is not None else ""
+    labels += "Classes are compared in 64 groups (label modulo 64). " if about.grouped else ""
+    tokens = "Features of tokens are the shares of 256 groups of them. " if _tokens(about) else ""
+    far = "Features: the distance of the means, in standard deviations of a sample. "
+    chance = "By chance: what random groups of the same sizes have."
+    return Group(table, Text(labels + far + tokens + chance, "dim"))
+
+
+def _tokens(about: Description) -> bool:
+    return "int64" in str(about.population.x.dtype)
 
 
 def _by_team(about: Description) -> RenderableType:
@@ -193,7 +195,8 @@ def _by_team(about: Description) -> RenderableType:
     names = about.population.tree.names(1) if len(about.team_sizes) else ["all"]
     lines = about.label_counts if about.label_counts is not None else about.targets
     assert lines is not None
-    table.add_column("labels in %" if about.label_counts is not None else "target", overflow="fold")
+    title = "groups of labels in %" if about.grouped else "labels in %"
+    table.add_column(title if about.label_counts is not None else "target", overflow="fold")
     wide = min(lines.shape[1], _LINES)
     heads = [str(label) for label in range(wide)] if about.label_counts is not None else ["mean", "deviation"]
     for head in heads:

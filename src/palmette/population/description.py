@@ -163,7 +163,7 @@ class _Sums:
 
     def __init__(self, samples: Samples, team: Ints, teams: int, chosen: Ints) -> None:
         inputs, outputs = samples.inputs, samples.outputs
-        self.team = team[chosen]
+        self.team, self.per_sample = team[chosen], samples.labels
         self.sizes, self.labels = np.zeros(teams), np.zeros((teams, outputs))
         self.label_squares, self.squares = np.zeros((teams, outputs)), np.zeros(inputs)
         self.features = np.zeros((teams, inputs)) if teams * inputs <= _TEAM_FEATURES else None
@@ -200,6 +200,7 @@ class _Sums:
         if teams:
             groups.insert(0, ("teams", self.labels, self.labels.sum(0)[None].repeat(len(self.labels), 0)))
         for name, own, above in groups if classes else ():
+            own, above = own * self.per_sample, above * self.per_sample
             drawn = np.array(
                 [
                     random.multivariate_hypergeometric(

@@ -86,6 +86,7 @@ class Samples:
         inputs: Number of features.
         outputs: Number of classes, of groups of classes where there are very many, or of targets.
         grouped: Whether classes were put into groups.
+        labels: Number of labels of a sample; more than one where each position of a text has its own.
         trains: The numbers of the devices that are not kept out of training.
     """
 
@@ -95,9 +96,10 @@ class Samples:
         self.inputs = _TOKEN_GROUPS if self._tokens else int(np.prod(population.shape, dtype=np.int64))
         classes = population.classes
         if classes is None:
-            self.outputs = int(population.y[0].numel())
+            self.outputs = int(population.y[0].numel())  # of a regression, its targets
         else:
             self.outputs = classes if classes <= _CLASSES else _LABEL_GROUPS
+        self.labels = int(population.y[0].numel())
         self.grouped = classes is not None and classes > _CLASSES
         unseen = population.unseen
         self.trains = np.arange(population.devices) if unseen is None else np.flatnonzero(~unseen.numpy())

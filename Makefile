@@ -6,7 +6,7 @@ test: export PALMETTE_DATA ?= ../shared/data
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors
+.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers
 
 setup: .venv/ready
 
@@ -82,6 +82,11 @@ prove-multilevel: .venv/ready
 
 prove-donors: .venv/ready
 	.venv/bin/python proofs/donors.py $(or $(FOLDER),$$(mktemp -d))
+
+# MNIST by writer: own writers and unseen ones, written into docs/datasets.md.
+prove-writers: export PALMETTE_DATA ?= ../shared/data
+prove-writers: .venv/ready
+	.venv/bin/python proofs/writers.py $(or $(FOLDER),$$(mktemp -d))
 
 prove-compare: .venv/ready
 	.venv/bin/python proofs/compare.py $$(mktemp -d)

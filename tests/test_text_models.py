@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_a_word_model_learns_and_its_perplexity_is_exp_of_its_loss(
     plays: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It would take longer than the training, and Adam's steps have no bound that it could be compared with.
-    monkeypatch.setattr("palmette.theory.advice.curvature", None)
+    monkeypatch.setattr(sys.modules["palmette.theory.advice"], "curvature", None)
     population = pm.make_population("shakespeare", folder=plays, length=6)
     settings = {"alpha": 0.02, "batch_size": 8, "local_steps": 10, "tune_steps": 10}
     options = {"settings": settings, "metrics": ["perplexity"], "optimiser": {"name": "adam"}}

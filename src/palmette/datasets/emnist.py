@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ _ZIP = File(
     size=561_753_746,
     instead=tuple(_UNPACKED.values()),
 )
+_ALONE = replace(_ZIP, instead=())  # files of another split do not serve instead
 
 
 def emnist(*, split: Split = "digits", folder: str | Path | None = None, pixels: Pixels = "signed") -> Pool:
@@ -53,18 +55,13 @@ def emnist(*, split: Split = "digits", folder: str | Path | None = None, pixels:
     if all(found):
         where, parts = str(found[0][0].parent), [files.read_idx(path) for (path,) in found]
     else:
-        where, parts = _zipped(files.find("emnist", _archive(folder), folder), split)
+        where, parts = _zipped(files.find("emnist", _ALONE, folder), split)
     x_train, x_test, y_train, y_test = parts
     if any(image.ndim != 3 for image in (x_train, x_test)):
         raise BadInput(f"{where}: emnist has images of {x_train.shape} and {x_test.shape}; get it again")
     upright = [image.transpose(0, 2, 1) for image in (x_train, x_test)]
     labels = [y.astype(np.int64) - (split == "letters") for y in (y_train, y_test)]  # letters begin with 1
     return images.pooled("emnist", f"{where} ({split})", upright, labels, pixels, classes=_CLASSES[split])
-
-
-def _archive(folder: str | Path | None) -> File:
-    """Return the archive alone: files of other splits do not serve instead."""
-    return File(_ZIP.name, _ZIP.places, url=_ZIP.url)
 
 
 def _zipped(path: Path, split: str) -> tuple[str, list[Array]]:

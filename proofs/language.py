@@ -23,7 +23,7 @@ import palmette as pm
 from palmette.learner import Learner
 
 PAGE = Path(__file__).parent.parent / "docs" / "datasets.md"
-FACTOR = 6.0  # by which the perplexity of every kind of model is to fall
+FACTOR = 5.0  # by which the perplexity of every kind of model is to fall
 WORDS, LEAST = 1000, 40
 CHOSEN = {"shakespeare": 2, "newsgroups": 2}  # devices of each team
 COMMON = {"alpha": 0.01, "batch_size": 8, "local_steps": 5}

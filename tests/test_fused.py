@@ -16,6 +16,7 @@ from palmette.learner.backends import Feed, LoopBackend, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import LAYERS, NotFused, lower
 from palmette.task import Task
+from palmette.task.models.text import Spelling
 
 CPU = torch.device("cpu")
 
@@ -110,9 +111,10 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
     "functions": ((2, 8, 8), Functional()),
     "reader": ((5,), Reader()),
     "deep reader": ((4,), Reader(2)),
+    "speller": ((4,), [Spelling([chr(97 + n) * n for n in range(1, 12)], 3, 2, (1, 2), 5), *tail(16)]),
     "idle layer": ((12,), Idle()),
 }
-TOKENS = ("reader", "deep reader")
+TOKENS = ("reader", "deep reader", "speller")
 
 
 def task(module: nn.Module | list[nn.Module], **options) -> Task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -138,6 +139,7 @@ def test_a_task_of_a_named_model_is_recorded_with_its_options_and_seed() -> None
 
 def test_a_named_loss_is_recorded() -> None:
     population = regression("2x2")
+    population = replace(population, y=population.y.sign())  # the targets of this loss
     task = pm.make_task("linear", population.shape, None, loss="logistic")
     assert pm.run("local", population, task, rounds=1, out="one").config.model.loss == "logistic"
 

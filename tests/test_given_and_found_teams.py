@@ -12,7 +12,7 @@ import palmette as pm
 from palmette.errors import BadInput
 from palmette.population import Population, agreement, find_teams, make_population, signatures, silhouette
 from palmette.population.signatures import KINDS
-from palmette.runs.config import make_config, read_config
+from palmette.runs.reading import make_config, read_config
 from palmette.tables import open_data
 
 

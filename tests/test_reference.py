@@ -18,7 +18,8 @@ from palmette.datasets import DATASETS
 from palmette.errors import BadInput
 from palmette.protocol.sentences import allowed, brief, letter, sentences, suggestion
 from palmette.protocol.settings import described
-from palmette.runs.config import EngineConfig, ModelConfig, RunConfig
+from palmette.runs.config import RunConfig
+from palmette.runs.sections import EngineConfig, ModelConfig
 from palmette.task.models import MODELS
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"

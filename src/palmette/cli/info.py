@@ -45,7 +45,7 @@ def info(
         from palmette.cli.configure import configure
         from palmette.errors import BadInput
         from palmette.population.description import describe
-        from palmette.runs.config import DataConfig
+        from palmette.runs.sections import DataConfig
 
         if out is not None and not out.parent.is_dir():
             raise BadInput(f"--out {out}: there is no folder {out.parent}; make it first")

@@ -18,7 +18,8 @@ from palmette.population import PARTITIONS, make_population
 from palmette.population.selection import Selection
 from palmette.protocol.sentences import allowed, letter, sentences
 from palmette.protocol.settings import described
-from palmette.runs.config import DataConfig, EngineConfig, ModelConfig, RunConfig
+from palmette.runs.config import RunConfig
+from palmette.runs.sections import DataConfig, EngineConfig, ModelConfig
 from palmette.tables import read_folders, read_table
 from palmette.tables.given import read_hub
 from palmette.tables.open import APART

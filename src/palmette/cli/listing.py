@@ -15,7 +15,7 @@ from palmette.cli.reference import NAMES, entry
 from palmette.errors import BadInput
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
-from palmette.runs.config import ModelConfig
+from palmette.runs.sections import ModelConfig
 
 _LONG = ("settings", "presets", "example", "layers", "made_for")  # of an entry: told of one, not of all
 

@@ -24,10 +24,8 @@ from palmette.protocol.settings import described
 from palmette.runs import fingerprint, objects
 from palmette.runs.adapting import Adapted as Adapted
 from palmette.runs.adapting import adapt as adapt
-from palmette.runs.config import EngineConfig, Given, about, rounds_of, versions
 from palmette.runs.config import RunConfig as RunConfig
-from palmette.runs.config import make_config as make_config
-from palmette.runs.config import read_config as read_config
+from palmette.runs.config import about, rounds_of, versions
 from palmette.runs.execute import Execution as Execution
 from palmette.runs.execute import Interrupted as Interrupted
 from palmette.runs.execute import Observer as Observer
@@ -37,8 +35,11 @@ from palmette.runs.limits import refuse_absurd
 from palmette.runs.predicting import Predictions as Predictions
 from palmette.runs.predicting import predict as predict
 from palmette.runs.progress import watching
+from palmette.runs.reading import make_config as make_config
+from palmette.runs.reading import read_config as read_config
 from palmette.runs.result import Result as Result
 from palmette.runs.result import load as load
+from palmette.runs.sections import EngineConfig, Given
 from palmette.runs.verify import Verification as Verification
 from palmette.runs.verify import verify as verify
 from palmette.task import Task, make_task

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,12 +12,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tomli_w
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field
 
 from palmette.algorithms import algorithm, kind_of, source_of
-from palmette.datasets import DATASETS
 from palmette.engines import rules
-from palmette.engines.measures import check_measures
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.files import MissingFile, is_file
@@ -28,175 +25,19 @@ from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.population.validation import for_choosing
 from palmette.protocol import Algorithm
-from palmette.protocol.sentences import brief, sentences, suggestion
-from palmette.protocol.settings import NUMBER, Count
+from palmette.protocol.settings import Count
 from palmette.runs.objects import hash_code, import_path, named_objects, recipe_of
-from palmette.tables import is_own, label_of, open_data
+from palmette.runs.sections import DataConfig, EngineConfig, Given, ModelConfig, Part, Seed, names
+from palmette.tables import open_data
 from palmette.task import Task, make_task
-from palmette.task.own import find, is_path, title, whole_path
+from palmette.task.own import find
 from palmette.tree import Tree
-from palmette.values import one_line, plain, shown, unwritable
 
 _ROUNDS = 20
 _IN_MEMORY = 1 << 30  # bytes of devices' rows that "auto" keeps in memory
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
-
-
-# A layer's name may be a number, which a command line reads as one.
-Pattern = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-
-
-class DataConfig(_Part):
-    """The data set of a run, by name; further keys are options of the data set or of the partition.
-
-    Attributes:
-        name: Data set: a name that ``palmette list datasets`` shows, or the path of your own data.
-        folder: Folder with the files of data sets; by default the one that the environment variable
-            PALMETTE_DATA names, or the user's cache folder.
-        seed: Random seed of the partition, the teams and the split; by default the run's.
-        tree: Tree that the samples are dealt out on where teams are found afterwards (data.teams = found); by default the
-            run's tree.
-        validation: Validation share, for choosing settings: each device is tested on this part of its training samples, which
-            it does not train on, and its test samples are left out.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
-    name: str = "digits"
-    folder: str | None = None
-    seed: Seed | None = None
-    tree: str | int | list[int] | list[str] | dict[str, Any] | None = None
-    validation: float | None = Field(None, gt=0, lt=1)
-
-    @property
-    def own(self) -> bool:
-        """Whether the data are the user's own, known by their path."""
-        return is_own(self.name)
-
-    @property
-    def natural(self) -> bool:
-        """Whether it is a data set with devices and teams of its own."""
-        return self.name in DATASETS and DATASETS[self.name].natural
-
-    @property
-    def found(self) -> bool:
-        """Whether teams are found after the samples were dealt out."""
-        return (self.model_extra or {}).get("teams") == "found"
-
-    @property
-    def planted(self) -> bool:
-        """Whether the tree comes with the data: the user's own, with devices and teams of their own, or with found teams."""
-        return self.own or self.natural or self.found
-
-    @property
-    def label(self) -> str:
-        """What the data are called in the name of a folder."""
-        return label_of(self.name)
-
-    @property
-    def title(self) -> str:
-        """What the data are called in a table or a sentence: of a path, the last part."""
-        return Path(self.name).name if self.own else self.name
-
-
-class ModelConfig(_Part):
-    """The model of a run, by name; further keys are the model's own settings.
-
-    Attributes:
-        name: Model: a name that ``palmette list models`` shows; or one of your own by its import path, ``my_module:make``, or
-            its file, ``mine.py:make``.
-        l2: Weight decay: adds l2 / 2 times the squared norm of the model to every device's loss.
-        loss: Loss function: ``"cross-entropy"``, ``"squared"`` or ``"logistic"``; by default the one that fits the labels.
-        seed: Random seed of the initial weights; by default the run's.
-        parts: Parts of the model, by name, as in model.parts.head = "last(1)": a layer's name, a pattern of parameter names
-            such as "4.*", or last(n) and first(n) for layers from either end; also a list of these, [] for
-            none. The rest is the part body.
-        freeze: Parameters that are not trained, not sent and kept once, named in the same way.
-        buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own, or
-            ``"averaged"``, they are averaged with the models; the default for models with a name.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
-    name: str = "mclr"
-    l2: float = Field(0.0, ge=0)
-    loss: str | None = None
-    seed: Seed | None = None
-    parts: dict[Annotated[str, "a part"], Pattern | list[Pattern]] = {}
-    freeze: Pattern | list[Pattern] = []
-    buffers: Literal["own", "averaged"] | None = None
-
-    @property
-    def title(self) -> str:
-        """What the model is called in a table or a sentence: of a file, its name without the folder."""
-        return title(self.name)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The model's own settings."""
-        return {name: value for name, value in self if name not in ModelConfig.model_fields}
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """What can be said of any model, also of a module of the user's own."""
-        return {"l2": self.l2, "parts": self.parts, "freeze": self.freeze, "buffers": self.buffers}
-
-
-class Given(_Part):
-    """An object that a config cannot hold.
-
-    Attributes:
-        object: Where it is imported from: with dots for an object that Python gave, ``module:Class`` or ``file.py:Class`` for
-            an algorithm or a model that can be made again from there.
-        hash: A hash of its source, of its parameters or of its samples; empty where there is no source to be found.
-    """
-
-    object: str
-    hash: str = ""
-
-    @property
-    def again(self) -> bool:
-        """Whether it can be made again from where it is imported; an object of Python is written with dots alone."""
-        return ":" in self.object
-
-
-class EngineConfig(_Part):
-    """How a run is computed; only ``dtype``, ``chunk``, ``backend`` and ``device`` can change the rounding of a result.
-
-    Attributes:
-        backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the
-            first of these that can compute the model.
-        dtype: Floating-point type of models and gradients.
-        device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
-        chunk: Devices that are computed together; by default chosen from the size of the model.
-        held_out: Share of each device's training samples kept out of training, for methods that choose a setting on them.
-        store: Where to keep the devices' models and states between rounds: ``"memory"``, or ``"disk"`` for a file in the
-            run's folder; ``"auto"`` takes the file when it is more than 1 GiB.
-        keep_state: Whether a finished run keeps its last state, so that it can be given more rounds; it takes about
-            as much room as the models, or more where devices keep more than their model.
-    """
-
-    backend: str = "auto"
-    dtype: Literal["float32", "float64"] = "float32"
-    device: str = "cpu"
-    chunk: int | None = Field(None, ge=1)
-    held_out: float | None = Field(None, ge=0, lt=1)
-    store: Literal["memory", "disk", "auto"] = "auto"
-    keep_state: bool = True
-
-
-def _names(given: Any) -> Any:
-    """Return names, also of a text with commas between them."""
-    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
-
-
-class RunConfig(_Part):
+class RunConfig(BaseModel):
     """Everything that determines the result of a run.
 
     Attributes:
@@ -223,6 +64,8 @@ class RunConfig(_Part):
         versions: Versions of Palmette, Python and torch that made the run; others may round differently.
     """
 
+    model_config = Part.model_config
+
     algorithm: str
     settings: dict[str, Any] = {}
     rounds: Count = _ROUNDS
@@ -235,7 +78,7 @@ class RunConfig(_Part):
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
-    metrics: Annotated[list[str], BeforeValidator(_names)] = []
+    metrics: Annotated[list[str], BeforeValidator(names)] = []
     engine: EngineConfig = EngineConfig()
     given: dict[Literal["algorithm", "data", "model", "loss", "metrics"], Given] = {}
     versions: dict[str, str] = {}
@@ -440,102 +283,9 @@ def versions() -> dict[str, str]:
     return {"palmette": version("palmette"), "python": platform.python_version(), "torch": torch.__version__}
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a config file."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"there is no config file {path}") from None
-    except (ValueError, OSError, RecursionError) as error:  # among them what is no TOML, no UTF-8, or has no end
-        raise BadInput(f"cannot read config {path}: {error}") from None
-
-
-# What pydantic adds to a key that may be of several kinds.
-_BRANCHES = ("literal", "function", "constrained", "str", "int", "float", "list[", "dict[")
-
-
-def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """Check a config and everything in it that can be checked without data; all problems are told at once."""
-    values = plain(values)
-    given = values.get("given", {})
-    # Settings of any kind; a run is read also where an algorithm of its user's own cannot be imported.
-    own = isinstance(given, Mapping) and "algorithm" in given
-    problems = unwritable({key: value for key, value in values.items() if not (own and key == "settings")})
-    if problems:
-        raise BadInput("; ".join(map(one_line, problems)))
-    try:
-        config = RunConfig.model_validate(values)
-    except ValidationError as error:
-        found: dict[str, list[str]] = {}  # what is wrong, by key: one of several kinds has a message for each
-        for item in error.errors():
-            where = ".".join(str(part) for part in item["loc"] if not str(part).startswith(_BRANCHES))
-            if item["type"] == "extra_forbidden":
-                problems.append(f"unknown setting {where!r}{suggestion(where.split('.')[-1], _known(where))}")
-            else:
-                said = item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("should be ")
-                found.setdefault(f"{where}\0{shown(item['input'])}", []).append(said)
-        for key, told in found.items():
-            where, _, value = key.partition("\0")
-            about = _known(where).get(where.split(".")[-1])
-            why = f" ({brief(about)})" if about else ""
-            problems.append(f"{where}: should be {' or '.join(dict.fromkeys(told))}, not {value}{why}")
-    settings, taking_part = values.get("settings", {}), values.get("participation", {})
-    checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
-    if isinstance(wanted := _names(values.get("metrics", [])), list) and all(isinstance(one, str) for one in wanted):
-        checks.append(lambda: check_measures(wanted))
-    if isinstance(settings, Mapping) and not own:
-        checks.append(lambda: _method(values.get("algorithm"), settings))
-    if isinstance(taking_part, Mapping):
-        checks.append(lambda: [Participation.parse(value, name) for name, value in taking_part.items()])
-    for check in checks:
-        try:
-            check()
-        except BadInput as error:
-            problems.append(str(error))
-    if problems:
-        raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
-    if "algorithm" not in config.given and (source := source_of(config.algorithm)):
-        config = _from_source(config, source)
-    if "model" not in config.given and is_path(config.model.name):
-        config = _with_model(config)
-    if config.data.planted:
-        return config  # how many rounds the settings ask for depends on the tree, which the data will tell
-    if "rounds" not in values and config.source:
-        config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
-    return config
-
-
-def _from_source(config: RunConfig, source: str) -> RunConfig:
-    """Write down where an algorithm of the user's own comes from, and what its code is, so that another is noticed."""
-    given = {**config.given, "algorithm": Given(object=source, hash=hash_code(kind_of(source)))}
-    named = source if is_file(config.algorithm) else config.algorithm
-    return config.model_copy(update={"algorithm": named, "given": given})
-
-
-def _with_model(config: RunConfig) -> RunConfig:
-    """Write down where a model of the user's own comes from, and what its code is."""
-    path = whole_path(config.model.name)
-    given = {**config.given, "model": Given(object=path, hash=hash_code(find(path)))}
-    return config.model_copy(update={"model": config.model.model_copy(update={"name": path}), "given": given})
-
-
 def rounds_of(method: Algorithm, tree: Tree) -> int:
     """Return the rounds of a run whose user named no number."""
     return method.asked_rounds(tree) or _ROUNDS
-
-
-def _method(name: Any, settings: Mapping[str, Any]) -> Algorithm | None:
-    """Make the algorithm; what its name must be is said elsewhere."""
-    return algorithm(name, **settings) if isinstance(name, str) else None
-
-
-def _known(where: str) -> dict[str, str]:
-    """Return the keys of the part of a config that a dotted key belongs to, with their sentences."""
-    kinds: dict[str, type[BaseModel]] = {
-        **{"engine": EngineConfig, "data": DataConfig},
-        **{"model": ModelConfig, "optimiser": Optimiser},
-    }
-    return sentences(kinds.get(where.split(".")[0], RunConfig) if "." in where else RunConfig)
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput
 from palmette.protocol import ModelKind
-from palmette.runs.config import RunConfig, make_config, read_config
+from palmette.runs.config import RunConfig
 from palmette.runs.folder import (
     CONFIG,
     IDENTITY,
@@ -27,6 +27,7 @@ from palmette.runs.folder import (
 )
 from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SCHEMA
 from palmette.runs.models import Models
+from palmette.runs.reading import make_config, read_config
 
 
 class Result(Models):

@@ -17,9 +17,10 @@ from palmette.protocol.definition import check_method
 from palmette.protocol.importing import whole_path
 from palmette.protocol.settings import described
 from palmette.runs import Result, RunConfig, make_config, prepare, read_config
-from palmette.runs.config import EngineConfig, rounds_of
+from palmette.runs.config import rounds_of
 from palmette.runs.folder import CONFIG, Folder
 from palmette.runs.objects import is_named
+from palmette.runs.sections import EngineConfig
 from palmette.studies.plan import Arm, is_study
 from palmette.studies.steps import NOTHING, Objects
 from palmette.values import shown, whole

@@ -20,8 +20,8 @@ from palmette.errors import BadInput
 from palmette.learner import Learner, LocalWork
 from palmette.learner.smoothness import curvature
 from palmette.task import LOSSES, Task, make_task
+from palmette.task.losses import METRICS
 from palmette.task.models.text import spell
-from palmette.task.task import METRICS
 
 WORDS = ("<unk>", "<eos>", "a", "bee", "cat", "caterpillar", "do")
 SMALL: dict[str, dict[str, Any]] = {

@@ -24,7 +24,7 @@ from palmette.runs import RunConfig, make_config, read_config
 from palmette.tables import is_own
 from palmette.tables.given import HUB
 from palmette.task import own as own_model
-from palmette.task.task import check_name
+from palmette.task.making import check_name
 from palmette.values import one_line, shown
 
 

@@ -3,72 +3,23 @@
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from palmette.address import mix, uniform
 from palmette.errors import BadInput, nearest
-from palmette.task import buffers, modules, own
+from palmette.task import buffers, modules
 from palmette.task.buffers import Place
-from palmette.task.buffers import running as statistics
 from palmette.task.layout import Layout
+from palmette.task.losses import LOSSES, METRICS, PerSample
 from palmette.task.models import MODELS
 from palmette.task.parts import BUFFERS, Patterns, named_by, split
-from palmette.values import one_line, plain, shown
-from palmette.values import seed as checked
-
-PerSample = Callable[[Tensor, Tensor], Tensor]
-
-
-def _squared(output: Tensor, target: Tensor) -> Tensor:
-    """Half the squared distance, so that its gradient is the residual."""
-    gap = output.reshape(target.shape) - target
-    return 0.5 * gap.square().reshape(len(target), -1).sum(1)
-
-
-def signs(target: Tensor) -> Tensor:
-    """Return the targets -1 and 1 of the logistic loss; of class labels, which are whole numbers, 0 becomes -1 and 1 stays."""
-    return target if target.is_floating_point() else 2 * target - 1
-
-
-def by_class(output: Tensor) -> Tensor:
-    """Return one score per class, also for the one output of logistic regression: the first class has zero then."""
-    return F.pad(output, (1, 0)) if output.dim() == 2 and output.shape[1] == 1 else output
-
-
-def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy; the mean over the places where a sample has several targets, as the words of a text are."""
-    if output.dim() == 2:
-        return F.cross_entropy(output, target, reduction="none")
-    each = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
-    return each.view(target.shape).flatten(1).mean(1)
-
-
-def _accuracy(output: Tensor, target: Tensor) -> Tensor:
-    """Whether the most likely class is the right one; the share of the places where a sample has several targets."""
-    right = (output.argmax(-1) == target).to(output.dtype)
-    return right if right.dim() == 1 else right.flatten(1).mean(1)
-
-
-LOSSES: dict[str, PerSample] = {
-    "cross-entropy": _cross_entropy,
-    "squared": _squared,
-    "logistic": lambda output, target: F.softplus(-signs(target) * output.reshape(target.shape)),
-}
-METRICS: dict[str, dict[str, PerSample]] = {
-    "cross-entropy": {"accuracy": _accuracy},
-    "squared": {},
-    "logistic": {
-        "accuracy": lambda output, target: (output.reshape(target.shape) * signs(target) > 0).to(output.dtype)
-    },
-}
+from palmette.values import one_line, shown
 
 
 class AddressedDropout(nn.Module):
@@ -317,66 +268,3 @@ class Task:
 
 def _floating(features: Tensor) -> torch.dtype:
     return features.dtype if features.is_floating_point() else torch.float32
-
-
-def check_name(model: str) -> None:
-    """Refuse a name that no model has."""
-    if model not in MODELS:
-        by_path = " Write a model of your own as its import path, my_module:make, or its file, mine.py:make."
-        raise BadInput(f"unknown model {model!r}{nearest(model, MODELS)}{by_path if '.' in model else ''}")
-
-
-def make_task(
-    model: str | nn.Module,
-    shape: tuple[int, ...],
-    classes: int | None,
-    *,
-    seed: int = 0,
-    loss: str | PerSample | None = None,
-    l2: float = 0.0,
-    parts: Mapping[str, Patterns] | None = None,
-    freeze: Patterns = (),
-    buffers: Place | None = None,
-    words: Sequence[str] | None = None,
-    **options: Any,
-) -> Task:
-    """Make a task from a model's name (or a module) and the shape and classes of the samples.
-
-    Args:
-        model: A name of `palmette.task.models.MODELS`; the import path ``"my_module:make"`` or the file ``"./mine.py:make"`` of
-            what makes a module, see `palmette.task.own`; or any module.
-        shape: Shape of one sample.
-        classes: Number of classes, or ``None`` for regression.
-        seed: Draws the initial weights of a named model.
-        loss: Defaults to that of a named model, else to cross-entropy with classes and to squared error without.
-        l2: Weight of the squared norm in every device's objective.
-        parts: Names for parts of the model; see `Task`.
-        freeze: Patterns of parameters to freeze; see `Task`.
-        buffers: Where running statistics belong; see `Task`. Of a named model they are averaged unless this says otherwise.
-        words: What the classes stand for where samples are tokens of text, for models that spell words (``population.words``).
-        **options: The model's own settings, such as ``hidden``.
-    """
-    usual = MODELS[model].loss if isinstance(model, str) and model in MODELS else None
-    chosen = loss or usual or ("squared" if classes is None else "cross-entropy")
-    about: dict[str, Any] = {"l2": l2, "parts": parts or {}, "freeze": freeze, "buffers": buffers}
-    if isinstance(model, nn.Module):
-        if options:
-            raise BadInput(f"a module takes no settings, but {sorted(options)} were given")
-        return Task(model, chosen, **about, name=type(model).__name__.lower())
-    options = plain(options)
-    if model not in MODELS and own.is_path(model):
-        given = {"shape": tuple(shape), "outputs": classes or 1, "seed": checked(seed), "words": words}
-        recipe = {"name": own.whole_path(model), "seed": seed, **options}
-        return Task(own.make(model, given, options), chosen, **about, name=own.title(model), recipe=recipe)
-    check_name(model)
-    known = inspect.signature(MODELS[model].make).parameters
-    spelled = {"words": words} if "words" in known else {}
-    try:
-        module = MODELS[model].make(shape, classes or 1, seed=checked(seed), **spelled, **options)
-    except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0]
-        raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
-    if buffers is None and statistics(module):
-        about["buffers"] = "averaged"  # so that a team's and the global model are whole; the log of a run says so
-    defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed", "words")}
-    return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

@@ -292,9 +292,10 @@ class Execution:
         keep = self._config.engine.keep_state
         if keep:
             self._checkpoint()
-        before = simulation.adapt_steps
+        before = simulation.adapt_steps - simulation.unseen_steps
         save_models(simulation, self._config.model.name, folder)
-        adapted = simulation.adapt_steps - before  # what making every device's own model takes, once
+        # What making the own model of every device that trains takes, once.
+        adapted = simulation.adapt_steps - simulation.unseen_steps - before
         if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
             folder.write_json(OUTLINE, outline)
         if (encoding := simulation.population.encoding) is not None:

@@ -118,6 +118,20 @@ def test_every_method_takes_the_steps_that_were_asked_for_fine_tuning_counted(tm
     }
 
 
+def test_devices_that_are_kept_out_of_training_take_no_part_in_equal_steps(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "fedavg": {"tune_steps": 4}}
+    data = {**TINY, "unseen": 0.4}
+    given = {"tree": "2x5", "steps": 20, "seeds": 1, "jobs": 1, "progress": False, "settings": settings}
+    found = pm.compare(["permfl", "fedavg"], data, out=tmp_path / "s", **given)
+    summary = found.summary()
+    told = {one["method"]: one for one in summary["methods"]}
+    assert {name: one["rounds"] for name, one in told.items()} == {"permfl": 5, "fedavg": 8, "local": 10}
+    assert {name: one["steps_per_device"] for name, one in told.items()} == dict.fromkeys(told, 20)
+    assert {name: one["tuning_steps"] for name, one in told.items()} == {**dict.fromkeys(told, 0), "fedavg": 4}
+    assert told["fedavg"]["difference"]["devices"] == 6  # pairs of devices that train, 3 of each team
+    assert "All numbers are of the devices that train" in " ".join(summary["notes"])
+
+
 def test_a_method_that_cannot_take_the_steps_exactly_says_what_it_took(tmp_path: Path) -> None:
     found = tiny(["permfl"], tmp_path / "s", steps=11, rounds=None, seeds=1, settings=PLAIN, local=False)
     assert "permfl took 8." in " ".join(found.summary()["notes"])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from palmette.algorithms import algorithm
-from palmette.engines.evaluation import Scores
+from palmette.engines.evaluation import Scores, measure_all
 from palmette.engines.simulate import Simulation
 from palmette.learner import Learner
 from palmette.population import Population
 from palmette.protocol import ModelKind
+from palmette.report.numbers import by_node
+from palmette.report.tables import run_report
 from palmette.runs import run
 from palmette.task import Task, make_task
 from problems import regression, simulate
@@ -88,6 +92,48 @@ def test_unseen_devices_are_those_that_no_round_so_far_has_asked(tmp_path: Path)
         first = witness.scores[1][kind]
         expected = first.sums["loss"][witness.seen[1]].sum() / first.count[witness.seen[1]].sum()
         assert asked[1] == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_headline_numbers_are_of_the_devices_that_train_and_unseen_ones_stand_apart(tmp_path: Path) -> None:
+    out = torch.tensor([False, True, False, False, False, True])
+    population, witness = replace(unequal([2, 4]), unseen=out), Witness()
+    result = run(
+        *("permfl", population),
+        rounds=3,
+        settings={"team_steps": 1, "local_steps": 3},
+        out=tmp_path / "run",
+        evaluate_every=1,
+        observer=witness,
+        held_out=0.2,
+        metrics=["auc"],
+    )
+    tests = population.tests.double()
+    single = torch.tensor([result.last("PM", "loss", node=f"device-{i}") for i in range(6)], dtype=torch.float64)
+
+    def mean(who: Tensor) -> float:
+        return float((single[who] * tests[who]).sum() / tests[who].sum())
+
+    assert result.on == "trained"
+    assert result.last("PM", "loss") == pytest.approx(mean(~out), rel=1e-12)
+    assert result.last("PM", "loss", on="all") == pytest.approx(mean(out | ~out), rel=1e-12)
+    assert result.last("PM", "loss", on="unseen") == pytest.approx(mean(out), rel=1e-12)
+    assert result.last("PM", "loss", weight="devices") == pytest.approx(float(single[~out].mean()), rel=1e-12)
+    assert result.summary()["models"]["PM"]["loss"] == pytest.approx(mean(~out), rel=1e-12)
+    assert witness.scores[3]["PM"].by_samples("loss") == pytest.approx(mean(~out), rel=1e-12)
+    assert list(by_node(result, "PM", 0, "loss")) == ["device-0", "device-2", "device-3", "device-4"]
+    teams = {"team-0": torch.arange(6) < 2, "team-1": torch.arange(6) >= 2}
+    for name, value in by_node(result, "PM", 1, "loss").items():
+        assert value == pytest.approx(mean(teams[name] & ~out), rel=1e-12)
+    for metric in ("auc", "accuracy"):
+        curves = [result.curve("PM", metric, on=on) for on in ("all", "trained", "unseen")]
+        assert result.curve("PM", metric) == curves[1]
+        assert curves[0][3] != curves[1][3]
+    held = measure_all(witness.simulation, held_out=True).held_out["PM"]
+    chosen = held.sums["loss"][~out].sum() / held.count[~out].sum()
+    assert result.curve("PM", "loss", on="held-out")[3] == pytest.approx(float(chosen), rel=1e-12)
+    screen = Console(file=io.StringIO(), width=100)
+    screen.print(run_report(result, teams=True))
+    assert "kept out of training count in the column unseen only" in screen.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_teams_number_is_the_mean_over_the_samples_of_its_own_devices(tmp_path: Path) -> None:

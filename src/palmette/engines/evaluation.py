@@ -38,6 +38,11 @@ class Scores:
     sums: dict[str, Tensor]
     count: Tensor
 
+    def only(self, who: Tensor) -> Scores:
+        """Return the scores of some devices (bool); the others have no samples in it."""
+        sums = {metric: values.where(who, torch.zeros_like(values)) for metric, values in self.sums.items()}
+        return Scores(self.model, sums, self.count.where(who, torch.zeros_like(self.count)))
+
     def per_device(self, metric: str = "accuracy") -> Tensor:
         """Return the metric of every device; NaN for a device without test samples."""
         return self.sums[metric] / self.count

@@ -211,6 +211,11 @@ class Whole:
     device: Tensor
     measures: Mapping[str, Measure]
 
+    def only(self, who: Tensor) -> Whole:
+        """Return the outputs of some devices (bool)."""
+        some = who[self.device]
+        return Whole(self.outputs[some], self.targets[some], self.device[some], self.measures)
+
     def of(self, metric: str, some: Tensor) -> float:
         """Return a metric over some samples (bool); NaN for none."""
         if not bool(some.any()):

@@ -140,7 +140,7 @@ class Simulation:
         self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
         self.ledger = Ledger()
         self.device_steps = 0
-        self.adapt_steps = 0
+        self.adapt_steps = self.unseen_steps = 0  # the second: those of devices that are kept out of training
         self.looked_at_rounds = False
         """Whether a program looked at the number of rounds, so that what it did depends on it."""
         self.looked_at_parts = False
@@ -358,6 +358,8 @@ class Simulation:
         device = self._device(ids, torch.full_like(ids, _ASIDE), rows)
         made = rules.adapt(self.algorithm, device, parents, rows, self.stores[0].initial)
         self.adapt_steps += device.device_steps
+        if (out := self.population.unseen) is not None:
+            self.unseen_steps += int(device.taken[out[ids].numpy()].sum())
         return made, device.kept.get("running")
 
     @property

@@ -73,8 +73,13 @@ class Steps:
         self._ids, self._exchange = ids.numpy(), exchange.numpy()
         self._count, self._first = learner.samples.numpy()[self._ids], learner.population.start.numpy()[self._ids]
         self.kept = learner.begin(len(ids)) if kept is None else kept
-        self.device_steps = 0
+        self.taken = np.zeros(len(self._ids), dtype=np.int64)  # steps of each device
         self._calls = 0
+
+    @property
+    def device_steps(self) -> int:
+        """Steps that the devices have taken, all together."""
+        return int(self.taken.sum())
 
     @cached_property
     def samples(self) -> Tensor:
@@ -105,7 +110,7 @@ class Steps:
         """Return the number of steps of each row and count them."""
         n = len(self._ids)
         if isinstance(steps, int):
-            self.device_steps += n * steps
+            self.taken += steps
             return torch.full((n,), steps)
         if isinstance(steps, Epochs):
             size = self._size(batch)
@@ -114,7 +119,7 @@ class Steps:
             wanted = torch.ceil(per_pass.double() * steps.passes - 1e-9).to(torch.int64)
         else:
             wanted = torch.as_tensor(steps).to("cpu", torch.int64).expand(n)
-        self.device_steps += int(wanted.sum())
+        self.taken += wanted.numpy()
         return wanted
 
     def _size(self, batch: BatchKind) -> int | None:

@@ -278,6 +278,7 @@ class LocalWork(Steps):
         taken, l2, parts = self._taken(batch, 1), self._learner.task.l2, self._chosen(only)
         which = None if where is None or bool(where.all()) else self._on_device(where.nonzero().squeeze(1))
         plan, ids = self._plan(batch, taken), self._ids_of(which)
+        asked = slice(None) if which is None else which.cpu().numpy()
         samples = None if plan is None else self._gather(plan, 0, self._on_device(plan.block(0, 1)[0]), which)
         masks, layout = take(self._masks(taken, 0), which), self._learner.task.learned
 
@@ -285,7 +286,7 @@ class LocalWork(Steps):
             result = torch.zeros_like(rows)
             if not len(ids):
                 return result
-            self.device_steps += len(ids)
+            self.taken[asked] += 1
             opened, running = self._open(rows)
             mine = take(opened, which)
             stack, _ = self._gradients(task_loss, {"model": mine}, ids, samples, masks, take(running, which), parts)

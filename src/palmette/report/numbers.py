@@ -111,10 +111,21 @@ def top(result: Result) -> int:
     return int(pc.max(result.metrics["tier"]).as_py())
 
 
-def by_node(result: Result, kind: ModelKind, tier: int, metric: str = "accuracy") -> dict[str, float]:
-    """Return a metric of every node of a tier after the last round."""
+def by_node(
+    result: Result, kind: ModelKind, tier: int, metric: str = "accuracy", *, on: str | None = None
+) -> dict[str, float]:
+    """Return a metric of every node of a tier after the last round.
+
+    Args:
+        result: The run.
+        kind: The kind of model.
+        tier: The nodes' tier.
+        metric: What was measured.
+        on: Which devices count; by default those of `Result.on`, so that devices kept out of training are left out.
+    """
     table = result.metrics
-    wanted = {"model": kind, "metric": metric, "tier": tier, "when": "after", "on": "all", "weight": "samples"}
+    on = result.on if on is None else on
+    wanted = {"model": kind, "metric": metric, "tier": tier, "when": "after", "on": on, "weight": "samples"}
     keep = pc.equal(table["round"], pc.max(table["round"]))
     for column, value in wanted.items():
         keep = pc.and_(keep, pc.equal(table[column], value))

@@ -39,7 +39,7 @@ def run_report(result: Result, *, teams: bool = False) -> RenderableType:
         f" on {config.data.title}, tree {config.make_tree()}, model {config.model.title}, "
         f"{words.many(config.rounds, 'round')}, seed {config.seed}",
     )
-    parts: list[RenderableType] = [models_table(result)]
+    parts: list[RenderableType] = [_with_note(result, models_table(result))]
     if teams and (listed := teams_table(result)) is not None:
         parts.append(listed)
     if (further := measures_table(result)) is not None:
@@ -79,7 +79,9 @@ def unfinished_report(result: Result) -> RenderableType:
     )
     state = "it is running now" if result.running else f"go on with: palmette resume {shlex.quote(str(result.folder))}"
     told = Text(f"not finished: {result.rounds_done} of {config.rounds} rounds done; {state}", style="yellow")
-    parts: list[RenderableType] = [models_table(result)] if result.kinds else [Text("nothing was measured yet")]
+    parts: list[RenderableType] = [Text("nothing was measured yet")]
+    if result.kinds:
+        parts = [_with_note(result, models_table(result))]
     return Group(title, told, *(Padding(part, (1, 0, 0, 0)) for part in parts))
 
 
@@ -162,6 +164,14 @@ def models_table(result: Result) -> Table:
             *([words.share(new[kind][result.config.rounds])] if kind in new else []),
         )
     return table
+
+
+def _with_note(result: Result, table: Table) -> RenderableType:
+    """Add to a table of models which devices it is about, where some are kept out of training."""
+    if result.on == "all":
+        return table
+    note = "Devices that are kept out of training count in the column unseen only."
+    return Group(table, Text(note, style="dim"))
 
 
 def teams_table(result: Result) -> Table | None:

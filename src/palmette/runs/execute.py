@@ -62,7 +62,7 @@ class Observer(Protocol):
         """Nodes of a tier have asked their children once."""
 
     def round(self, done: int, scores: dict[ModelKind, Scores] | None) -> None:
-        """A round is done; ``scores`` where it was evaluated."""
+        """A round is done; ``scores`` where it was evaluated, without those of devices that are kept out of training."""
 
     def stopping(self) -> None:
         """The run was asked to stop and finishes its round."""
@@ -162,6 +162,9 @@ class Execution:
             if self._config.evaluate_every == "auto" and done == 1:
                 self._every = self._spacing(scores, simulation.adapt_steps - adapted)
         if self._observer is not None:
+            out = simulation.population.unseen
+            if scores is not None and out is not None:
+                scores = {kind: score.only(~out) for kind, score in scores.items()}
             self._observer.round(done, scores)
         self._good = done
         spent, total = self._seconds, sum(self._seconds.values())
@@ -229,10 +232,11 @@ class Execution:
             "participants": last == simulation.round - 1 if simulation.round else nobody,
             "unseen": last < 0 if simulation.round else nobody,
         }
-        self._metrics.record(scores, tree, round_=simulation.round, when=when, **who, last=ended)
+        out = simulation.population.unseen
+        self._metrics.record(scores, tree, round_=simulation.round, when=when, **who, kept_out=out, last=ended)
         if when == "after":
-            self._metrics.record_whole(self._whole, tree, round_=simulation.round, **who, last=ended)
-            self._metrics.record_held_out(self._held_out, tree, round_=simulation.round)
+            self._metrics.record_whole(self._whole, tree, round_=simulation.round, **who, kept_out=out, last=ended)
+            self._metrics.record_held_out(self._held_out, tree, round_=simulation.round, kept_out=out)
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -288,9 +292,10 @@ class Execution:
         keep = self._config.engine.keep_state
         if keep:
             self._checkpoint()
-        before = simulation.adapt_steps
+        before = simulation.adapt_steps - simulation.unseen_steps
         save_models(simulation, self._config.model.name, folder)
-        adapted = simulation.adapt_steps - before  # what making every device's own model takes, once
+        # What making the own model of every device that trains takes, once.
+        adapted = simulation.adapt_steps - simulation.unseen_steps - before
         if outline := simulation.algorithm.outline(simulation.tree, simulation.rounds):
             folder.write_json(OUTLINE, outline)
         if (encoding := simulation.population.encoding) is not None:

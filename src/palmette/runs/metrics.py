@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
         ("model", pa.string()),  # PM | TM | TM2 ... | GM
         ("tier", pa.int8()),  # tier of the node the number is about; the top tier for all devices together
         ("node", pa.string()),  # its name
-        ("on", pa.string()),  # all | participants | unseen devices; held-out: all, on held-out training samples
+        ("on", pa.string()),  # all | trained | participants | unseen devices; held-out: on held-out training samples
         ("weight", pa.string()),  # samples | devices; nodes: the algorithm's own number about nodes of the model's tier
         (
             "statistic",
@@ -34,6 +34,7 @@ SCHEMA = pa.schema(
     ]
 )
 POOLED = "pooled"  # the statistic of a metric of all outputs together
+TRAINED = "trained"  # all devices but those kept out of training; there only where some are
 HELD_OUT = "held-out"  # on the training samples that were held out, not on test samples
 OWN = "nodes"  # the weight of numbers that the algorithm reports itself
 _EACH = 1000  # above so many devices, single devices are listed after the last round only
@@ -90,6 +91,7 @@ class Metrics:
         when: str,
         participants: Tensor,
         unseen: Tensor,
+        kept_out: Tensor | None,
         last: bool,
     ) -> None:
         """Add an evaluation: everybody, participants and unseen devices, each team, and each device.
@@ -101,11 +103,11 @@ class Metrics:
             when: ``"after"`` or ``"before"`` the update of that round.
             participants: Which devices took part in the round (bool).
             unseen: Which devices never took part (bool).
+            kept_out: Which devices are kept out of training (bool); ``None`` for none of them.
             last: Whether it is the run's last evaluation.
         """
-        everybody = torch.ones(tree.devices, dtype=torch.bool)
-        groups = [("all", everybody)]
-        groups += [(name, who) for name, who in (("participants", participants), ("unseen", unseen)) if who.any()]
+        members = _members(tree, kept_out)
+        groups = members + [(on, who) for on, who in (("participants", participants), ("unseen", unseen)) if who.any()]
         # Names are made once: of many devices they are the largest part of the table.
         tiers = range(0 if last or tree.devices <= _EACH else 1, tree.top) if when == "after" else range(0)
         names = {tier: tree.names(tier) for tier in tiers}
@@ -117,8 +119,10 @@ class Metrics:
                     for weight, statistic, value in _statistics(score, metric, who):
                         self.add(**about, **where, weight=weight, statistic=statistic, value=value)
                 for tier in sorted(tiers, key=lambda tier: (tier == 0, tier)):
-                    same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": "mean"}
-                    self.extend(names[tier], _of_tier(score, metric, tree, tier), **same)
+                    for on, who in members:
+                        same = {**about, "tier": tier, "on": on, "weight": "samples", "statistic": "mean"}
+                        nodes, values = _shown(names[tier], _of_tier(score.only(who), metric, tree, tier), tier, who)
+                        self.extend(nodes, values, **same)
 
     def record_whole(
         self,
@@ -128,6 +132,7 @@ class Metrics:
         round_: int,
         participants: Tensor,
         unseen: Tensor,
+        kept_out: Tensor | None,
         last: bool,
     ) -> None:
         """Add metrics of all outputs together: pooled over samples, over devices, of each team and of each device.
@@ -138,10 +143,11 @@ class Metrics:
             round_: Rounds done.
             participants: Which devices took part in the round (bool).
             unseen: Which devices never took part (bool).
+            kept_out: Which devices are kept out of training (bool); ``None`` for none of them.
             last: Whether it is the run's last evaluation.
         """
-        groups = [("all", torch.ones(tree.devices, dtype=torch.bool))]
-        groups += [(name, who) for name, who in (("participants", participants), ("unseen", unseen)) if who.any()]
+        members = _members(tree, kept_out)
+        groups = members + [(on, who) for on, who in (("participants", participants), ("unseen", unseen)) if who.any()]
         each = last or tree.devices <= _EACH
         for kind, found in ((kind, one) for kind, some in whole.items() for one in some):
             for metric in found.measures:
@@ -159,17 +165,32 @@ class Metrics:
                     if tier == 0 and mine is None:
                         continue
                     group = torch.from_numpy(tree.ancestors(tier))
-                    values = mine if tier == 0 and mine is not None else found.by_group(metric, group, tree.size(tier))
-                    same = {**about, "tier": tier, "on": "all", "weight": "samples", "statistic": POOLED}
-                    self.extend(tree.names(tier), values.tolist(), **same)
+                    for on, who in members:
+                        part = found if on == "all" else found.only(who)
+                        values = (
+                            mine if tier == 0 and mine is not None else part.by_group(metric, group, tree.size(tier))
+                        )
+                        same = {**about, "tier": tier, "on": on, "weight": "samples", "statistic": POOLED}
+                        nodes, numbers = _shown(tree.names(tier), values.tolist(), tier, who)
+                        self.extend(nodes, numbers, **same)
 
-    def record_held_out(self, scores: dict[ModelKind, Scores], tree: Tree, *, round_: int) -> None:
-        """Add the means over the training samples that were held out, by which a best round can be chosen."""
+    def record_held_out(
+        self, scores: dict[ModelKind, Scores], tree: Tree, *, round_: int, kept_out: Tensor | None
+    ) -> None:
+        """Add the means over the training samples that were held out, by which a best round can be chosen.
+
+        Args:
+            scores: What was measured on them.
+            tree: The population's tree.
+            round_: Rounds done.
+            kept_out: Which devices are kept out of training (bool), and have no say; ``None`` for none of them.
+        """
+        _, who = _members(tree, kept_out)[-1]
         for kind, score in scores.items():
             where = {"tier": tree.top, "node": tree.name(tree.top, 0), "on": HELD_OUT}
             for metric in score.sums:
                 about = {"round": round_, "when": "after", "model": kind, "metric": metric}
-                self.add(**about, **where, weight="samples", statistic="mean", value=score.by_samples(metric))
+                self.add(**about, **where, weight="samples", statistic="mean", value=score.only(who).by_samples(metric))
 
     def record_reports(self, reports: Reports, tree: Tree, *, round_: int, last: bool) -> None:
         """Add what the algorithm tells of its nodes: over each tier (sums of counts, means of others) and node by node.
@@ -199,6 +220,20 @@ def over_nodes(values: Tensor) -> tuple[str, float]:
     if not values.is_floating_point():
         return "sum", float(values.sum())
     return "mean", float(values.nanmean())
+
+
+def _members(tree: Tree, kept_out: Tensor | None) -> list[tuple[str, Tensor]]:
+    """Return all devices and, where some are kept out of training, the others; each with its word for ``on``."""
+    everybody = ("all", torch.ones(tree.devices, dtype=torch.bool))
+    return [everybody] if kept_out is None else [everybody, (TRAINED, ~kept_out)]
+
+
+def _shown(names: list[str], values: list[float], tier: int, who: Tensor) -> tuple[list[str], list[float]]:
+    """Return the nodes that a group's numbers are about: of single devices its own, of teams all."""
+    if tier or bool(who.all()):
+        return names, values
+    mine = who.tolist()
+    return list(compress(names, mine)), list(compress(values, mine))
 
 
 def _statistics(score: Scores, metric: str, who: Tensor) -> Iterator[tuple[str, str, float]]:

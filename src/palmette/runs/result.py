@@ -25,7 +25,7 @@ from palmette.runs.folder import (
     TRAFFIC,
     Folder,
 )
-from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SCHEMA
+from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SCHEMA, TRAINED
 from palmette.runs.models import Models
 from palmette.runs.reading import make_config, read_config
 
@@ -94,12 +94,17 @@ class Result(Models):
         """Whether a process is working on the run at this moment."""
         return not self.finished and self._files.busy
 
+    @cached_property
+    def on(self) -> str:
+        """Which devices numbers are about by default: ``"trained"`` where some are kept out of training, else ``"all"``."""
+        return TRAINED if pc.any(pc.equal(self.metrics["on"], TRAINED)).as_py() else "all"
+
     def curve(
         self,
         model: ModelKind = "PM",
         metric: str = "accuracy",
         *,
-        on: str = "all",
+        on: str | None = None,
         weight: str | None = None,
         statistic: str | None = None,
         when: str = "after",
@@ -108,14 +113,18 @@ class Result(Models):
     ) -> dict[int, float]:
         """Return one number over the rounds: of which model, on whom, weighted how.
 
-        By default it is the mean over samples, or what the algorithm itself reports under that name. With ``node`` it is about
-        that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
+        By default it is the mean over samples, or what the algorithm itself reports under that name. Where devices are kept out
+        of training (``data.unseen``) it is by default about the others, ``on="trained"``; ``on="all"`` takes all devices,
+        ``on="unseen"`` those that have not taken part so far. With ``node`` it is about that device or team alone; ``tier`` is
+        needed where nodes of two tiers share a name.
         """
         table = self.metrics
         own = self._reported.get(metric)
         weight = weight or ("samples" if own is None else OWN)
         pooled = metric in self._pooled and weight == "samples"
         statistic = statistic or (own if own is not None and weight == OWN else POOLED if pooled else "mean")
+        if on is None:
+            on = self.on if node is None and weight != OWN else "all"
         wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
         keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
         if tier is not None:

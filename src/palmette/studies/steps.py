@@ -37,6 +37,8 @@ NOTHING = Objects()
 def rounds_for(config: RunConfig, steps: int, population: Population, objects: Objects, name: str) -> int:
     """Return the most rounds after which no more than so many mini-batch gradients were taken, per device on average.
 
+    Devices that are kept out of training (`Population.unseen`) do not count.
+
     Three rounds are run to count their gradients: the first, one in the middle and the last. What making the devices' own
     models takes is counted as well (fine-tuning, `Algorithm.adapt`). Where rounds differ in their steps (stages, coins,
     participation) the number of rounds is an estimate, and the study tells what a run really took.
@@ -81,7 +83,9 @@ def _fitting(steps: int, first: float, later: float, tuning: float, name: str) -
 def _counted(
     config: RunConfig, rounds: int, which: list[int], population: Population, objects: Objects, still: bool
 ) -> tuple[list[float], float]:
-    """Return the steps of some rounds, and those of making all devices' models; both per device on average."""
+    """Return the steps of some rounds, and those of making the devices' models; both per device that trains, on average."""
+    out = population.unseen
+    trains = torch.arange(population.devices) if out is None else (~out).nonzero().squeeze(1)
     simulation = prepare(config.model_copy(update={"rounds": rounds}), objects.method, population, objects.task)
     if still:
         simulation.learner.optimiser = simulation.learner.optimiser.model_copy(update={"warmup": _STILL})
@@ -90,11 +94,11 @@ def _counted(
         for round_ in which:
             before, simulation.round = simulation.device_steps, round_
             simulation.step()
-            taken.append((simulation.device_steps - before) / population.devices)
+            taken.append((simulation.device_steps - before) / len(trains))
         before = simulation.adapt_steps
-        for ids in torch.arange(population.devices).split(_DEVICES):
+        for ids in trains.split(_DEVICES):
             simulation.device_models(ids)
-        return taken, (simulation.adapt_steps - before) / population.devices
+        return taken, (simulation.adapt_steps - before) / len(trains)
     finally:
         for store in simulation.stores:
             store.remove()

@@ -84,12 +84,16 @@ def _model(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[st
         for name in dict.fromkeys(name for result in results.values() for name in result.metric_names)
         if name != lead and all(name in result.metric_names for result in results.values())
     }
+    curves = [result.curve(kind, lead, on="unseen") for result in results.values()]
+    new = [curve[max(curve)] for curve in curves if curve]
+    kept_out = all(result.on != "all" for result in results.values())
     return {
         "mean": float(np.mean(list(values.values()))),
         "spread": spread(list(values.values())),
         "worst_decile": float(np.mean(worst)),
         "by_seed": {str(seed): value for seed, value in values.items()},
         "others": others,
+        **({"unseen": float(np.mean(new))} if kept_out and new else {}),
     }
 
 
@@ -139,7 +143,7 @@ def _teams(runs: Mapping[str, Mapping[int, Result]]) -> Teams:
         for seed, result in results.items():
             if seed not in found:
                 tree = result.config.make_tree()
-                names = by_node(result, "PM", 0, result.lead)
+                names = by_node(result, "PM", 0, result.lead, on="all")
                 found[seed] = {name: str(team) for name, team in zip(names, tree.ancestors(1), strict=True)}
     return found
 
@@ -238,6 +242,17 @@ def notes(study: Study, methods: Sequence[Mapping[str, Any]]) -> list[str]:
     plan, told = study.plan, list(study.plan.notes)
     longer = _made_longer(study)
     told += longer.values()
+    new = [
+        f"{one['method']} {kind} {model['unseen']:.3f}"
+        for one in methods
+        for kind, model in one["models"].items()
+        if "unseen" in model and kind in ("PM", "GM")
+    ]
+    if new:
+        told.append(
+            "All numbers are of the devices that train; "
+            f"test {study.lead} of the devices that never took part: {', '.join(new)}."
+        )
     taken = {one["method"]: one["steps_per_device"] for one in methods if one["models"] and one["method"] not in longer}
     if taken and plan.kind == "compare":
         least, most = min(taken.values()), max(taken.values())

@@ -161,6 +161,13 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> palmette.Result:
     return execute(make_config(DIGITS), tmp_path_factory.mktemp("runs") / "run")
 
 
+def test_a_result_takes_its_folder_as_text_too(result: palmette.Result) -> None:
+    again = palmette.Result(str(result.folder))
+    assert again.folder == result.folder
+    assert again.last("GM") == result.last("GM")
+    assert again.names("GM") == result.names("GM")
+
+
 def test_the_summary_has_the_fixed_shape(result: palmette.Result) -> None:
     summary = json.loads(json.dumps(result.summary()))
     assert list(summary) == [

@@ -47,7 +47,8 @@ class Result(Models):
         timings: Seconds; the only file of a run that differs when it is run again.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
         self._files = files = Folder.open(folder)
         self.folder, self.finished = folder, files.finished
         files.check(CONFIG, IDENTITY, METRICS, TRAFFIC, TIMINGS, OUTLINE)  # models are checked when they are first read
@@ -282,7 +283,7 @@ def load(folder: str | Path) -> Result:
     A run that is not finished, because it goes on at this moment or was stopped, comes with a warning and with
     ``finished = False``: its metrics are those so far, and it has no models yet.
     """
-    result = Result(Path(folder))
+    result = Result(folder)
     if not result.finished:
         going = "is still running" if result.running else f"is not finished; go on with 'palmette resume {folder}'"
         done = f"{result.rounds_done} of {result.config.rounds} rounds"

@@ -158,6 +158,12 @@ def test_the_curvature_of_text_is_looked_at_on_fewer_devices(monkeypatch: pytest
     assert curvature(learner).devices == 2
 
 
+def test_a_method_for_one_label_per_sample_is_refused_before_it_trains(tmp_path: Path) -> None:
+    with pytest.raises(pm.BadInput, match="pfedgp is for one label per sample, and each sample of arrays has 6"):
+        pm.run("pfedgp", people(), task("lm"), rounds=1, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 # -- a word model learns -------------------------------------------------------------------------------------------------
 
 

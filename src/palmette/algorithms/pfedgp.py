@@ -66,6 +66,7 @@ class PFedGP(Algorithm):
         "A device that is left out still predicts with the newest features; these are averaged over those that answered."
     )
     flat: ClassVar[bool] = True
+    one_label: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, str]] = {HEAD: "last(1)"}
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.005, 0.5), "length": Between(0.5, 20.0)}
 

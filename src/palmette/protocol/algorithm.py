@@ -51,6 +51,7 @@ class Algorithm(ABC):
         paper: Where it comes from; ``""``, the default, for a method that is in no paper.
         absent: One sentence on what it means for a device, and for the others, that the device is left out of a round.
         flat: Whether it ignores teams and runs on the devices directly under the server.
+        one_label: Whether it is for samples with one label each, so that text, with one for every token, is refused.
         tiers: The numbers of tiers it is defined for; ``None`` for any.
         held_out: The share of each device's training samples it wants kept out of training, to choose settings by.
         presets: Named sets of settings.
@@ -67,6 +68,7 @@ class Algorithm(ABC):
     paper: ClassVar[str] = ""
     absent: ClassVar[str] = ""
     flat: ClassVar[bool] = False
+    one_label: ClassVar[bool] = False
     tiers: ClassVar[tuple[int, ...] | None] = None
     held_out: ClassVar[float] = 0.0
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}

@@ -427,6 +427,11 @@ def prepare(
     links = config.links(people.tree, flat=method.flat)
     text = people.classes is not None and people.y.dim() > 1
     make_measures(config.metrics, people.classes, text=text)  # refuses what does not fit before a folder is made
+    if text and method.one_label:
+        raise BadInput(
+            f"{method.name} is for one label per sample, and each sample of {people.source} has {people.y[0].numel()}, as text "
+            "has one for every token; choose another algorithm"
+        )
     method.check(people.tree.flat() if method.flat else people.tree)  # what nodes keep is only defined on such trees
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:

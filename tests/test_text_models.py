@@ -19,6 +19,7 @@ from palmette.engines.measures import make_measures
 from palmette.errors import BadInput
 from palmette.learner import Learner, LocalWork
 from palmette.learner.smoothness import curvature
+from palmette.runs import make_config, prepare
 from palmette.task import LOSSES, Task, make_task
 from palmette.task.losses import METRICS
 from palmette.task.models.text import spell
@@ -162,6 +163,13 @@ def test_a_method_for_one_label_per_sample_is_refused_before_it_trains(tmp_path:
     with pytest.raises(pm.BadInput, match="pfedgp is for one label per sample, and each sample of arrays has 6"):
         pm.run("pfedgp", people(), task("lm"), rounds=1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_word_model_without_words_says_so() -> None:
+    config = make_config({"algorithm": "local", "rounds": 1, "model": {"name": "lm", **SMALL["lm"]}})
+    told = "the model lm has a vector for each token, because the data bring no words to spell"
+    assert told in prepare(config, population=people()).learner.told
+    assert not task("lm").told
 
 
 # -- a word model learns -------------------------------------------------------------------------------------------------

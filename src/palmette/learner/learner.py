@@ -99,7 +99,7 @@ class Learner:
         x, y = self.data.features(probe), self.data.targets(probe)
         task.check_targets(population.y, population.classes)
         task = self.task = task.fitted(x, y, population.classes)
-        self.told: list[str] = []
+        self.told: list[str] = [*task.told]
         self.doubts: list[str] = []
         self.used: set[str] = set()
         self.optimiser = Optimiser() if optimiser is None else optimiser

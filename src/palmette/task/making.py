@@ -79,5 +79,7 @@ def make_task(
         raise BadInput(f"model {model!r} cannot be made with {shown(options)}: {why}") from None
     if buffers is None and statistics(module):
         about["buffers"] = "averaged"  # so that a team's and the global model are whole; the log of a run says so
+    if "words" in known and words is None:
+        about["told"] = (f"the model {model} has a vector for each token, because the data bring no words to spell",)
     defaults = {name: known[name].default for name in known if name not in ("shape", "outputs", "seed", "words")}
     return Task(module, chosen, **about, name=model, recipe={"name": model, "seed": seed, **defaults, **options})

@@ -59,6 +59,7 @@ class Task:
         buffers: Where the running statistics of batch normalisation belong: ``"own"``, each device keeps its own and they never
             cross a link; ``"averaged"``, they are a part of every model and averaged with it.
         recipe: How `make_task` made a named model, or one by import path: its name, seed and options; ``None`` for a module.
+        told: Sentences about how the model was made, for the log of a run.
     """
 
     module: nn.Module
@@ -70,6 +71,7 @@ class Task:
     freeze: Patterns = ()
     buffers: Place | None = None
     recipe: Mapping[str, Any] | None = None
+    told: tuple[str, ...] = ()
     layout: Layout = field(init=False)
     learned: Layout = field(init=False)
     running: Layout | None = field(init=False)

@@ -16,6 +16,8 @@ import palmette as pm
 from palmette.datasets import DATASETS, load
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.population.description import describe
+from palmette.runs.folder import LOG
 from palmette.theory.multilevel import Variances, as_sums, exact, pulls
 from palmette.theory.objectives import objective_of
 
@@ -72,6 +74,20 @@ def test_features_are_what_their_table_says(tables: Path) -> None:
     assert raw.start is not None
     assert raw.y[raw.start[school] : raw.start[school] + 3].tolist() == [5.876, 19.708, 20.349]
     assert pool.x[raw.start[school] : raw.start[school] + 3, 4].tolist() == [1.0, 1.0, 0.0]
+
+
+def test_devices_that_are_left_out_are_told(tables: Path, tmp_path: Path) -> None:
+    told = "3 devices have fewer than 2 samples and are left out, 3 samples in all (data.least = 2)"
+    made = pm.make_population("radon", folder=tables)
+    assert made.notes == (told,)
+    assert told in made.summary()
+    made.save(tmp_path / "saved")
+    assert pm.load_population(tmp_path / "saved").notes == (told,)
+    result = pm.run("local", made, "linear", rounds=1, settings={"local_steps": 1}, out=tmp_path / "run")
+    assert told in (result.folder / LOG).read_text()
+    assert describe(made).as_dict()["notes"] == [told]
+    with pytest.warns(UserWarning, match="no test samples"):
+        assert pm.make_population("radon", folder=tables, least=1).notes == ()
 
 
 def test_counties_are_in_the_third_of_their_uranium(tables: Path) -> None:

@@ -72,6 +72,8 @@ def test_a_devices_text_is_cut_into_windows_whose_every_place_predicts_the_next_
     assert pool.tree is not None
     assert pool.tree.names(1) == ["hamlet", "lear"]
     assert pool.tree.names(0) == ["hamlet/HAMLET", "lear/FOOL"]  # the ghost has no five tokens
+    assert pool.notes == ("1 device has fewer than 5 tokens and is left out, 4 tokens in all (data.length = 4)",)
+    assert pm.make_population("shakespeare", folder=roles, length=4, test=0.4, least=1).notes == pool.notes
     assert words_of(pool, "hamlet/HAMLET") == ["to be , or not", "to be . <eos> words", ", words , words !"]
     assert np.array_equal(pool.x[:, 1:], pool.y[:, :-1])
     assert pool.x.dtype == pool.y.dtype == np.int64

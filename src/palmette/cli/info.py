@@ -130,6 +130,8 @@ def _facts(about: Description) -> dict[str, str]:
     )
     if made.unseen is not None:
         told["unseen"] = f"{int(made.unseen.sum()):,} of the devices are kept out of training"
+    if made.notes:
+        told["left out"] = "; ".join(made.notes)
     if len(about.team_sizes):
         told["devices per team"] = _five(about.team_sizes)
     told["samples per device"] = _five(made.start.diff().numpy())

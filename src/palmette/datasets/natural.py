@@ -87,6 +87,26 @@ def smaller(pool: Pool, keep: Array) -> Pool:
         tree=pruned(pool.tree, keep),
         unseen=None if pool.unseen is None else pool.unseen[keep],
         words=pool.words,
+        notes=pool.notes,
+    )
+
+
+def left_out(sizes: Array, why: str, what: str = "sample", setting: str = "") -> tuple[str, ...]:
+    """Say how many devices were left out and why; nothing where there are none.
+
+    Args:
+        sizes: What each of them has.
+        why: What they have too little of, as in ``"fewer than 2 samples"``.
+        what: What is counted.
+        setting: The setting that decides, with its value.
+    """
+    if not len(sizes):
+        return ()
+    total = int(sizes.sum())
+    devices = f"{len(sizes):,} device{'s have' if len(sizes) > 1 else ' has'}"
+    lost = f"{total:,} {what}{'' if total == 1 else 's'} in all"
+    return (
+        f"{devices} {why} and {'are' if len(sizes) > 1 else 'is'} left out, {lost}{f' ({setting})' if setting else ''}",
     )
 
 

@@ -23,6 +23,7 @@ class Pool:
         tree: Where devices and teams are the data's own, their tree; unit u is leaf u then.
         unseen: Which of its units are kept out of training (bool).
         words: Where samples are tokens of text, the vocabulary: what each of them stands for.
+        notes: Sentences about what was left out.
     """
 
     x: Array
@@ -35,3 +36,4 @@ class Pool:
     tree: Tree | None = None
     unseen: Array | None = None
     words: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from palmette.datasets.natural import plant
+from palmette.datasets.natural import left_out, plant
 from palmette.datasets.pool import Pool
 from palmette.errors import BadInput
 from palmette.tree import Ints
@@ -92,7 +92,9 @@ def language(
     start: Ints = np.cumsum([0, *map(len, windows)], dtype=np.int64)
     names = [f"{authors[at].team}/{authors[at].device}" for at in there]
     tree = plant(names, [authors[at].team for at in there])
-    return Pool(cells[:, :-1], cells[:, 1:], len(kept), start=start, name=name, tree=tree, words=kept)
+    short = np.array([len(stream) for stream in streams if len(stream) <= size], dtype=np.int64)
+    notes = left_out(short, f"fewer than {size + 1:,} tokens", "token", f"data.length = {size:,}")
+    return Pool(cells[:, :-1], cells[:, 1:], len(kept), start=start, name=name, tree=tree, words=kept, notes=notes)
 
 
 def _stream(pieces: Iterable[str], cut: Callable[[str], list[str]], number: Mapping[str, int]) -> Ints:

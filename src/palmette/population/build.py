@@ -221,7 +221,7 @@ def _build(wanted: _Wanted, partition: str | Partition | None) -> Population:
         packing.refuse_large(tree, x, packed.start, pool.affine)
     arrays = x, packed.y, packed.start, packed.train
     text = None if pool.words is None else Encoding((), "next token", pool.words, tokens=True)
-    made = Population(tree, *arrays, pool.affine, pool.classes, pool.name, encoding=text)
+    made = Population(tree, *arrays, pool.affine, pool.classes, pool.name, encoding=text, notes=pool.notes)
     if pool.unseen is not None:
         new = torch.zeros(tree.devices, dtype=torch.bool)
         new[torch.from_numpy(leaf)] = torch.from_numpy(np.asarray(pool.unseen, dtype=bool))
@@ -240,7 +240,7 @@ def _split(pool: Pool, tree: Tree, shift: Shift | None, seed: int) -> Population
         packing.refuse_large(tree, x, start, pool.affine)
     new = None if pool.unseen is None else torch.from_numpy(pool.unseen)
     train = torch.from_numpy(pool.train)
-    return Population(tree, x, y, start, train, pool.affine, pool.classes, pool.name, unseen=new)
+    return Population(tree, x, y, start, train, pool.affine, pool.classes, pool.name, unseen=new, notes=pool.notes)
 
 
 def _plain(value: Any) -> Any:

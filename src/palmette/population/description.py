@@ -100,6 +100,7 @@ class Description:
             }
         told["apart"] = {name: asdict(one) for name, one in self.apart.items()}
         told["silhouette"] = self.silhouettes
+        told["notes"] = list(made.notes)
         told["found"] = None if made.found is None else made.found.as_dict()
         return told
 

@@ -41,6 +41,7 @@ class Population:
             there was neither.
         unseen: Which devices are kept out of training (bool); ``None`` for none of them.
         found: How the teams were found and how good they are; ``None`` where they were given.
+        notes: Sentences about what was left out of the data; the log of a run and ``palmette data info`` tell them.
     """
 
     tree: Tree
@@ -54,6 +55,7 @@ class Population:
     encoding: Encoding | None = None
     unseen: Tensor | None = None
     found: Found | None = None
+    notes: tuple[str, ...] = ()
     # Not copied by `dataclasses.replace`: another population has another recipe.
     _made: tuple[Recipe, tuple[int, ...]] | None = field(default=None, init=False, repr=False)
 
@@ -171,7 +173,7 @@ class Population:
             lines.append(
                 f"classes per device: {_spread(torch.bincount(pairs // self.classes, minlength=self.devices))}"
             )
-        return "\n".join(lines if self.found is None else [*lines, str(self.found)])
+        return "\n".join([*lines, *([] if self.found is None else [str(self.found)]), *self.notes])
 
     @staticmethod
     def from_arrays(

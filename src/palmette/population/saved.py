@@ -71,6 +71,7 @@ class Packing:
             "classes": population.classes,
             "source": population.source,
             "encoding": population.encoding.as_dict() if population.encoding is not None else None,
+            **({"notes": population.notes} if population.notes else {}),
             "made": {"values": dict(recipe.values), "seed": recipe.seed} if recipe is not None else None,
         }
         digest.update(json.dumps(about, sort_keys=True).encode())
@@ -131,6 +132,7 @@ def load_population(path: str | Path) -> Population:
             source=about["source"],
             encoding=encoding,
             unseen=torch.from_numpy(arrays["unseen"]) if "unseen" in arrays else None,
+            notes=tuple(map(str, about.get("notes", ()))),
         )
         told = {"name": str(folder.absolute()), "fingerprint": about["fingerprint"]}
         return made.made_by(Recipe(told, (about["made"] or {}).get("seed", 0)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from palmette import address
-from palmette.datasets.natural import smaller
+from palmette.datasets.natural import left_out, smaller
 from palmette.datasets.pool import Pool
 from palmette.errors import BadInput
 from palmette.values import whole
@@ -37,6 +37,7 @@ class Selection:
         assert pool.start is not None
         sizes = np.diff(pool.start)
         keep = sizes >= self.least
+        notes = left_out(sizes[~keep], f"fewer than {self.least:,} samples", setting=f"data.least = {self.least:,}")
         if self.per_team is not None:
             drawn = address.mix(address.key(seed, "selection"), torch.from_numpy(pool.tree.addresses[0])).numpy()
             new = np.zeros(len(sizes), dtype=bool) if pool.unseen is None else pool.unseen
@@ -47,11 +48,12 @@ class Selection:
             rank[order] = np.arange(len(sizes)) - first
             keep &= rank < self.per_team
         trains = keep if pool.unseen is None else keep & ~pool.unseen
-        keep &= np.isin(
-            pool.tree.parents[0], pool.tree.parents[0][trains]
-        )  # a team of unseen devices alone learns nothing
+        # A team of unseen devices alone learns nothing.
+        alone = keep & ~np.isin(pool.tree.parents[0], pool.tree.parents[0][trains])
+        keep &= ~alone
+        notes += left_out(sizes[alone], "no device that trains in the team")
         if not trains.any():
             raise BadInput(
                 f"{pool.name} has no device with {self.least} samples (the largest has {int(sizes.max())}); lower least"
             )
-        return pool if keep.all() else smaller(pool, keep)
+        return pool if keep.all() else replace(smaller(pool, keep), notes=pool.notes + notes)

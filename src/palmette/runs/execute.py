@@ -113,7 +113,7 @@ class Execution:
             f"{self._config.title}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
         )
-        for text in simulation.learner.told:
+        for text in (*simulation.population.notes, *simulation.learner.told):
             self._folder.log(text)
         if simulation.population.found is not None:
             self._folder.log(str(simulation.population.found))

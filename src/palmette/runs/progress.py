@@ -88,7 +88,7 @@ class Lines:
         size = f"{wording.many(simulation.population.devices, 'device')}, {wording.many(rounds, 'round')}"
         about = f"{size}, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
-        for told in (f"participation: {simulation.participation}", outline(simulation)):
+        for told in (*simulation.population.notes, f"participation: {simulation.participation}", outline(simulation)):
             if told:
                 self._say(f"{self._label}: {told}")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from palmette.protocol import ModelKind
+from palmette.report import sheets
 from palmette.report.numbers import by_node, top
 from palmette.runs import Result, RunConfig
 from palmette.studies.plan import Arm
@@ -242,8 +243,9 @@ def notes(study: Study, methods: Sequence[Mapping[str, Any]]) -> list[str]:
     plan, told = study.plan, list(study.plan.notes)
     longer = _made_longer(study)
     told += longer.values()
+    percent = sheets.is_share(study.lead)
     new = [
-        f"{one['method']} {kind} {model['unseen']:.3f}"
+        f"{one['method']} {kind} {sheets.number(model['unseen'], percent)}"
         for one in methods
         for kind, model in one["models"].items()
         if "unseen" in model and kind in ("PM", "GM")
@@ -251,7 +253,7 @@ def notes(study: Study, methods: Sequence[Mapping[str, Any]]) -> list[str]:
     if new:
         told.append(
             "All numbers are of the devices that train; "
-            f"test {study.lead} of the devices that never took part: {', '.join(new)}."
+            f"test {study.lead}{' in %' if percent else ''} of the devices that never took part: {', '.join(new)}."
         )
     taken = {one["method"]: one["steps_per_device"] for one in methods if one["models"] and one["method"] not in longer}
     if taken and plan.kind == "compare":

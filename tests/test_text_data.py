@@ -208,7 +208,11 @@ def test_pages_are_devices_and_words_of_their_titles_topics(tmp_path: Path) -> N
         ("shakespeare", "shakespeare_roles.jsonl.gz", b"no gzip"),
         ("shakespeare", "shakespeare_roles.jsonl.gz", gzip.compress(b'{"play": "x"}\n', mtime=0)),
         ("shakespeare", "shakespeare_roles.jsonl.gz", gzip.compress(b"{}{}\n", mtime=0)),
-        ("shakespeare", "shakespeare_roles.jsonl.gz", gzip.compress(b'{"play": "x", "role": "y", "speeches": 3}\n', mtime=0)),
+        (
+            "shakespeare",
+            "shakespeare_roles.jsonl.gz",
+            gzip.compress(b'{"play": "x", "role": "y", "speeches": 3}\n', mtime=0),
+        ),
         ("shakespeare", "shakespeare_roles.jsonl.gz", gzip.compress(b"\xff\xfe\n", mtime=0)),
         ("newsgroups", "20news-bydate.tar.gz", b"no tar"),
         ("newsgroups", "all.jsonl.gz", gzip.compress(b'{"group": "a.b", "id": "x", "text": "y"}\n', mtime=0)),

@@ -3,6 +3,8 @@ PYTHON ?= python3
 .DEFAULT_GOAL := setup
 # Where tests look for MNIST and Fashion-MNIST; they are skipped where there are none.
 test: export PALMETTE_DATA ?= ../shared/data
+# Bytecode is kept, also where a machine forbids it: else every process of the tests compiles Palmette and its tests again.
+test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from palmette.cli.app import app
 from palmette.cli.demo import run_demo, show_demo
 from palmette.report.numbers import Comparison, Entry
 from palmette.runs import load
@@ -118,16 +120,17 @@ def test_the_demo_ends_with_a_plot_and_where_everything_is(demo: Shown) -> None:
     assert load(line.split()[-1]).config.algorithm == "permfl"
 
 
-@pytest.mark.parametrize("width", [60, 80])
-def test_the_demo_can_be_read_at_any_width(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_can_be_read_at_any_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    run_demo(Path("runs"), contestants=QUICK, seeds=(0, 1), quiet=True, jobs=1, console=console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    assert ("standard deviation" in text) == ("±" in text.split("Mean of")[0]) == (width == 80)
+    run_demo(Path("runs"), contestants=QUICK, seeds=(0, 1), quiet=True, jobs=1, console=Console(file=io.StringIO()))
+    for width in (60, 80):
+        console = Console(file=io.StringIO(), width=width, highlight=False)
+        show_demo(Study(Path("runs/demo")), QUICK, console=console)
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width
+        assert "…" not in text
+        assert ("standard deviation" in text) == ("±" in text.split("Mean of")[0]) == (width == 80)
 
 
 def test_a_second_demo_takes_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -153,13 +156,9 @@ def test_settings_that_do_not_come_to_the_steps_are_refused() -> None:
 # -- as a process ----------------------------------------------------------------------------------------------------------
 
 
-def started(folder: Path, *words: str, **more: Any) -> subprocess.Popen[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*COMMAND, *words], cwd=folder, text=True, **pipes, **more)  # type: ignore[call-overload,no-any-return]
-
-
 def test_ctrl_c_stops_the_demo_at_once_and_says_what_is_kept(tmp_path: Path) -> None:
-    process = started(tmp_path)
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(COMMAND, cwd=tmp_path, text=True, **pipes)
     assert process.stdout is not None
     assert process.stderr is not None
     assert "population" in process.stdout.readline()  # told before anything is loaded
@@ -174,21 +173,24 @@ def test_ctrl_c_stops_the_demo_at_once_and_says_what_is_kept(tmp_path: Path) -> 
     assert last.endswith("go on with: palmette resume runs/demo")
 
 
+# -- where it may not write ------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_one_may_not_write_to_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_one_may_not_write_to_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o500)
-    process = started(tmp_path, "--quiet")
-    _, errors = process.communicate(timeout=60)
+    done = CliRunner().invoke(app, ["demo", "--quiet"])
     tmp_path.chmod(0o700)
-    assert process.returncode == 1
-    assert len(errors.splitlines()) == 1
-    assert "start the demo where you may write" in errors
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "start the demo where you may write" in done.stderr
 
 
-def test_a_file_in_the_way_of_the_folder_is_one_line(tmp_path: Path) -> None:
+def test_a_file_in_the_way_of_the_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("in the way")
-    process = started(tmp_path, "--quiet")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert len(errors.splitlines()) == 1
-    assert f"cannot make a folder in {tmp_path / 'runs'}" in errors
+    done = CliRunner().invoke(app, ["demo", "--quiet"])
+    assert done.exit_code == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert f"cannot make a folder in {tmp_path / 'runs'}" in done.stderr

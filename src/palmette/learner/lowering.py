@@ -115,18 +115,23 @@ def lower(module: nn.Module) -> list[Link]:
     else:
         prefix = ""
     try:
-        evaluated = _Tracer().trace(copy.deepcopy(module).eval())
         graph = _Tracer().trace(module)
+        evaluated = graph if _is_row(module) else _Tracer().trace(copy.deepcopy(module).eval())
     except Exception as error:  # a user's forward can raise anything when it is called with a proxy
         text = str(error).strip() or type(error).__name__
         raise NotFused(f"torch.fx cannot trace it: {text.splitlines()[0]}") from None
-    if str(graph) != str(evaluated):
+    if evaluated is not graph and str(graph) != str(evaluated):
         raise NotFused("its forward looks at self.training, and a chain of stages is one for both")
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
     links = _Chain(module).follow(list(graph.nodes))
     return [Link(link.layer, tuple(name.removeprefix(prefix) for name in link.names)) for link in links]
+
+
+def _is_row(module: nn.Module) -> bool:
+    """Decide whether a module is nothing but layers one after the other: such a one does not look at ``training`` itself."""
+    return type(module) is nn.Sequential and all(type(layer) in LAYERS for layer in module)
 
 
 class _Chain:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -280,7 +281,16 @@ def about(task: Task) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions that the last bits of a result may depend on."""
-    return {"palmette": version("palmette"), "python": platform.python_version(), "torch": torch.__version__}
+    return {"palmette": own_version(), "python": platform.python_version(), "torch": torch.__version__}
+
+
+@cache
+def own_version() -> str:
+    """Return the version of Palmette; it is looked for once in a process, since files are read and parsed for it."""
+    try:
+        return version("palmette")
+    except PackageNotFoundError:  # run from its sources
+        return "not installed"
 
 
 def rounds_of(method: Algorithm, tree: Tree) -> int:

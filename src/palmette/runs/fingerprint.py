@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ import torch
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.population import Population
-from palmette.runs.config import RunConfig
+from palmette.runs.config import RunConfig, own_version
 from palmette.runs.digests import described, digest_of
 from palmette.runs.files import digest
 from palmette.runs.folder import CONFIG, IDENTITY, Folder
@@ -148,12 +147,13 @@ def introduce(folder: Folder, mine: Fingerprint, began: Fingerprint, config: byt
 
 def environment() -> dict[str, str]:
     """Return what the last bits of a result may depend on besides what a run is given."""
-    try:
-        ours = version("palmette")
-    except PackageNotFoundError:  # run from its sources
-        ours = "not installed"
     processor = torch.backends.cpu.get_cpu_capability()
-    return {"palmette": ours, "torch": torch.__version__, "Python": platform.python_version(), "CPU": processor}
+    return {
+        "palmette": own_version(),
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "CPU": processor,
+    }
 
 
 def _settings(simulation: Simulation, config: RunConfig) -> dict[str, str]:

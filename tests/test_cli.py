@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from palmette.algorithms import FAMILIES
 from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
 from palmette.engines.evaluation import Scores
+from palmette.engines.simulate import Simulation
 from palmette.runs import execute, load
 from palmette.runs.folder import claimed
 from palmette.runs.progress import Bars, Lines, watching
@@ -348,6 +350,20 @@ def test_bars_know_the_exchanges_of_a_round_after_the_first_and_fit() -> None:
     assert "PM" not in pictures[0]
     assert "test after round 1" in pictures[-1]
     assert fits("\n".join(pictures))
+
+
+def test_a_run_is_told_before_the_curvature_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()  # finding it takes minutes where a network meets many samples
+    told: list[str] = []
+
+    def look(simulation: Simulation) -> list[str]:
+        told.append(screen.getvalue())
+        return []
+
+    monkeypatch.setattr(import_module("palmette.runs.execute"), "warnings_of", look)
+    config = configure("permfl", file=None, options={"tree": "2x3"}, assignments=["rounds=1", "data.unseen=0.2"])
+    execute(config, observer=Lines("x", Console(file=screen, width=80)))
+    assert told[0].startswith("x: 6 devices (1 of them unseen), 1 round")
 
 
 def test_lines_say_from_which_round_a_score_is() -> None:

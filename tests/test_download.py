@@ -218,7 +218,7 @@ def test_files_that_serve_instead_must_be_whole(tmp_path: Path) -> None:
     assert present(file, tmp_path) == []
     with pytest.raises(
         BadInput,
-        match=r"needs the file main or one and two, looked for at .*/here/main; get it with: palmette data get x",
+        match=r"needs the file main or one and two, looked for at .*/here/main; get it with: palmette data get x; .* with data\.folder or the",
     ):
         find("x", file, tmp_path)
     (tmp_path / "two").touch()
@@ -297,6 +297,7 @@ def test_get_of_nothing_known_or_nothing_needed() -> None:
     assert "no data set 'mnis'; did you mean 'mnist'?" in palmette("get", "mnis").stderr
     assert palmette("get", "mnis").exit_code == 2
     assert palmette("get", "digits").stdout.startswith("digits needs no files; train with")
+    assert "palmette run permfl --data donors --model logistic" in palmette("get", "donors").stdout
 
 
 def test_a_failed_get_is_one_line(server: Server, named: Any, tmp_path: Path) -> None:
@@ -321,8 +322,8 @@ def test_a_stopped_get_goes_on_where_it_ended(
     done = palmette("get", "some", "--folder", str(tmp_path))
     assert done.exit_code == 130
     assert (
-        f"stopped; what has come so far is kept in {tmp_path}, and it goes on with: palmette data get some"
-        in done.stderr
+        f"stopped; what has come so far is kept in {tmp_path}, and it goes on with: palmette data get some --folder {tmp_path}"
+        in " ".join(done.stderr.split())
     )
     kept = (tmp_path / "some" / "some.bin.part").stat().st_size
     assert 0 < kept < len(BYTES)

@@ -118,7 +118,7 @@ def test_a_run_without_a_table_says_so() -> None:
     pm.run("fedavg", pm.make_population("digits", tree="1x2"), rounds=1, out="one", progress=False)
     write("x.csv", [[1]], ("a",))
     for words in (["predict"], ["adapt"]):
-        assert "was not trained on a table" in told(*words, "one", "--data", "x.csv", code=2).stderr
+        assert "was not trained on a table of your own" in told(*words, "one", "--data", "x.csv", code=2).stderr
 
 
 # -- adapt --------------------------------------------------------------------------------------------------------------------

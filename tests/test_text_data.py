@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import palmette as pm
-from palmette.datasets import load
+from palmette.cli.collection import about
+from palmette.datasets import DATASETS, load
 from palmette.datasets.newsgroups import address, clean
 from palmette.datasets.text import split_words
 from palmette.datasets.wikitext import TOPICS, pages, topic
@@ -158,6 +159,14 @@ def test_the_public_archive_and_lines_of_json_give_the_same_samples(posts: Path)
     assert one.words == other.words
     assert np.array_equal(one.x, other.x)
     assert "caf\xe9s" in (one.words or ())
+
+
+def test_files_that_serve_instead_of_the_download_count_as_here(posts: Path, tmp_path: Path) -> None:
+    assert about(DATASETS["newsgroups"], posts / "lines")["here"]
+    for part in ("train", "valid", "test"):
+        assert not about(DATASETS["wikitext"], tmp_path)["here"]  # with some parts only there is more to download
+        write(tmp_path / "wikitext-2" / f"wiki.{part}.tokens", WIKI)
+    assert about(DATASETS["wikitext"], tmp_path)["here"]
 
 
 def test_what_is_taken_out_of_a_post() -> None:

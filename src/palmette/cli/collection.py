@@ -68,6 +68,7 @@ def get(
         except KeyboardInterrupt as error:
             raise Stopped(
                 f"stopped; what has come so far is kept in {data_folder(folder)}, and it goes on with: palmette data get {name}"
+                + (f" --folder {folder}" if folder is not None else "")
             ) from error
         if json:
             files = [
@@ -89,10 +90,12 @@ def get(
 
 def _told(name: str, new: list[Path], every: list[Path], folder: Path | None) -> str:
     """Say what was done and how to go on."""
+    from palmette.datasets import DATASETS
     from palmette.values import size
 
     there = " --set data.folder=" + str(folder) if folder is not None else ""
-    run = f"train with: palmette run permfl --data {name}{there}"
+    model = f" --model {fits}" if (fits := DATASETS[name].model) else ""
+    run = f"train with: palmette run permfl --data {name}{model}{there}"
     if not every:
         return f"{name} needs no files; {run}"
     if not new:

@@ -64,7 +64,7 @@ def find(name: str, file: File, folder: str | Path | None) -> Path:
     )
     raise BadInput(
         f"{name} needs the file {wanted}, looked for at {' and '.join(map(str, paths))}; {get}put the file of the public "
-        "data set there, or name another folder with folder= or the environment variable PALMETTE_DATA"
+        "data set there, or name another folder of data sets with data.folder or the environment variable PALMETTE_DATA"
     )
 
 

@@ -22,13 +22,14 @@ from palmette.errors import BadInput
 from palmette.values import shown
 
 _PLACES = ("newsgroups20", "20newsgroups", "")
+_LINES = File("all.jsonl.gz", _PLACES)  # the same posts, one JSON object on a line
 _TAR = File(
     "20news-bydate.tar.gz",
     _PLACES,
     sha256="8f1b2514ca22a5ade8fbb9cfa5727df95fa587f4c87b786e15c759fa66d95610",
     url="https://ndownloader.figshare.com/files/5975967",
+    instead=((_LINES,),),
 )
-_LINES = File("all.jsonl.gz", _PLACES)  # the same posts, one JSON object on a line
 _PARTS = ("20news-bydate-train", "20news-bydate-test")
 _FROM = re.compile(r"^From:(.*)$", re.M)
 # Lines of another post: marked by > or | (perhaps after initials) or by a colon, and those that announce them.

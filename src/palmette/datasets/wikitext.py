@@ -83,15 +83,16 @@ TOPICS: dict[str, tuple[str, ...]] = {
     ),
 }
 _PLACES = ("wikitext-2", "wikitext2", "wikitext", "")
+_PARTS = ("train", "valid", "test")
+_KEPT = tuple(File(f"{part}.txt.gz", ("wikitext2_valid_test", *_PLACES)) for part in _PARTS)
+_UNPACKED = tuple(File(f"wiki.{part}.tokens", _PLACES) for part in _PARTS)
 _ZIP = File(
     "wikitext-2-v1.zip",
     _PLACES,
     sha256="92675f1d63015c1c8b51f1656a52d5bdbc33aafa60cc47a218a66e7ee817488c",
     url="https://wikitext.smerity.com/wikitext-2-v1.zip",
+    instead=(_UNPACKED, _KEPT),
 )
-_PARTS = ("train", "valid", "test")
-_KEPT = tuple(File(f"{part}.txt.gz", ("wikitext2_valid_test", *_PLACES)) for part in _PARTS)
-_UNPACKED = tuple(File(f"wiki.{part}.tokens", _PLACES) for part in _PARTS)
 _TITLE = re.compile(r"^ = ([^=].*?) = $")
 
 

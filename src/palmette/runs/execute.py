@@ -118,12 +118,12 @@ class Execution:
         if simulation.population.found is not None:
             self._folder.log(str(simulation.population.found))
         self._folder.log(f"participation: {simulation.participation}")
+        if observer is not None:  # before the warnings, as the curvature of a network may take minutes to find
+            simulation.on_exchange = observer.exchange
+            observer.begin(simulation, simulation.rounds)
         if simulation.round == 0:
             for text in (*simulation.learner.doubts, *warnings_of(simulation)):
                 self._folder.warn(text)
-        if observer is not None:
-            simulation.on_exchange = observer.exchange
-            observer.begin(simulation, simulation.rounds)
         with self._signals():
             try:
                 if kept is None:

@@ -90,8 +90,8 @@ def table_of(result: Result) -> Encoding:
         raise BadInput(f"the run in {result.folder} is not finished; go on with 'palmette resume {result.folder}'")
     if result.encoding is None or not result.encoding.inputs:
         raise BadInput(
-            f"the run in {result.folder} was not trained on a table, so its columns are not known; take a model out with "
-            "'palmette export' and give it samples in torch"
+            f"the run in {result.folder} was not trained on a table of your own, so the columns of its samples are not known; "
+            "take a model out with 'palmette export' and give it samples in torch"
         )
     return result.encoding
 

@@ -85,7 +85,10 @@ class Lines:
         """Say what starts."""
         self._rounds = rounds
         begun = f", going on after round {simulation.round}" if simulation.round else ""
-        size = f"{wording.many(simulation.population.devices, 'device')}, {wording.many(rounds, 'round')}"
+        people = simulation.population
+        kept_out = 0 if people.unseen is None else int(people.unseen.sum())
+        unseen = f" ({kept_out:,} of them unseen)" if kept_out else ""
+        size = f"{wording.many(people.devices, 'device')}{unseen}, {wording.many(rounds, 'round')}"
         about = f"{size}, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
         for told in (*simulation.population.notes, f"participation: {simulation.participation}", outline(simulation)):

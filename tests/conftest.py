@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer.testing
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -14,11 +16,13 @@ def _apart_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Work in a temporary folder: what a test writes without saying where does not land among the sources.
 
     A disk need not keep it either. `os.fsync` protects from power failures, which no test can cause, and a run calls it for
-    every file; that it is called, and when, is tested where it is replaced by one that takes notes.
+    every file; that it is called, and when, is tested where it is replaced by one that takes notes. And the command line is put
+    together from its functions once, not at every command: a process of a user's does it once, too.
     """
     with pytest.MonkeyPatch.context() as patch:
         if folder := os.environ.get("PALMETTE_DATA"):
             patch.setenv("PALMETTE_DATA", str(Path(folder).resolve()))
         patch.setattr(os, "fsync", lambda number: None)
+        patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         patch.chdir(tmp_path_factory.mktemp("here"))
         yield

@@ -218,7 +218,8 @@ def test_files_that_serve_instead_must_be_whole(tmp_path: Path) -> None:
     assert present(file, tmp_path) == []
     with pytest.raises(
         BadInput,
-        match=r"needs the file main or one and two, looked for at .*/here/main; get it with: palmette data get x; .* with data\.folder or the",
+        match=r"needs the file main or one and two, looked for at .*/here/main; get it with: palmette data get x; "
+        r".* with data\.folder or the",
     ):
         find("x", file, tmp_path)
     (tmp_path / "two").touch()

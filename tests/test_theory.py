@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import torch
 from palmette.algorithms import PerMFL, algorithm
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
-from palmette.learner import curvature
+from palmette.learner import curvature, smoothness
+from palmette.learner.smoothness import products
 from palmette.population import make_population
+from palmette.runs import run
 from palmette.task import make_task
-from palmette.theory import advice, check, measure, optimum, warnings_of
+from palmette.theory import advice, check, measure, optimum, unchecked, warnings_of
 from palmette.theory.conditions import down
 from problems import quadratics, regression, simulate, task_of, tree_minimiser
 
@@ -301,3 +304,22 @@ def test_a_rho_that_single_precision_takes_for_zero_is_what_is_blamed() -> None:
 def test_pulls_that_leave_no_local_step_are_refused() -> None:
     with pytest.raises(BadInput, match="there would be almost no local steps; lower lam and gamma"):
         prepared(algorithm("l2gd", lam=1e300))
+
+
+def test_the_curvature_of_a_large_network_is_not_looked_for_before_a_run_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    people = make_population("digits", tree="2x2")
+    task = make_task("vgg", people.shape, people.classes, channels=[4, 4], norm="none")
+    weights = (
+        64 * 4 * 9 + 16 * 4 * 36 + 10 * 16
+    )  # places x channels x window, pooled after each convolution; then a linear layer
+    assert products(task, people.features(torch.zeros(1, dtype=torch.int64))) == weights + 64 * 4 + 16 * 4 + 10
+    simulation = Simulation(PerMFL(alpha=100.0), people, task, rounds=1)
+    assert not unchecked(simulation)
+    assert len(warnings_of(simulation)) == 1
+    monkeypatch.setattr(smoothness, "_WORK", 1000)
+    assert "takes long to find" in unchecked(simulation)
+    assert warnings_of(simulation) == []
+    run("permfl", people, task, rounds=1, settings={"local_steps": 1, "team_steps": 1}, out=tmp_path / "run")
+    assert "are not held against the curvature" in (tmp_path / "run" / "log.txt").read_text()

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from palmette.learner.learner import Learner
 from palmette.learner.work import LocalWork
+from palmette.task import Task
 
 _WORK = 10_000_000_000  # products of samples and weights that an estimate may take
 _STEP = 1e-3  # length of a difference relative to the rows; a far shorter one would see the kinks of a ReLU, not its curvature
@@ -63,6 +64,37 @@ def curvature(learner: Learner, *, iterations: int = 6, convexity: bool = False)
             start = learner.initial().expand(len(some), -1).contiguous()
             largest = max(largest, float(power(work.oracle("full"), start, iterations).max()))
     return Curvature(largest, 0.0, largest, False, len(ids))
+
+
+def takes_long(learner: Learner, *, iterations: int = 6) -> bool:
+    """Return whether an estimate takes more than the set amount of work even on one device, as of large convolutions."""
+    if learner.spectrum is not None or learner.task.frozen:  # what a frozen beginning gives is computed once
+        return False
+    each = products(learner.task, learner.population.features(torch.zeros(1, dtype=torch.int64)))
+    return each * int(learner.samples.max()) * (iterations + 1) > _WORK
+
+
+def products(task: Task, sample: Tensor) -> int:
+    """Count the products of weights and values that a model takes for one sample, layer by layer.
+
+    Args:
+        task: The model.
+        sample: The sample, as a batch of one.
+    """
+    module, found = task.replica(training=False, dtype=torch.float32, device=torch.device("cpu")), [0]
+
+    def count(layer: nn.Module, _: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        values = output[0] if isinstance(output, tuple) else output
+        for weight in layer.parameters(recurse=False):
+            known = weight.dim() > 1 and not isinstance(layer, nn.Embedding)
+            found[0] += weight[0].numel() * values.numel() if known else values.numel()
+
+    for layer in module.modules():
+        if next(layer.parameters(recurse=False), None) is not None:
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        module(sample)
+    return found[0]
 
 
 def power(

@@ -40,7 +40,7 @@ from palmette.runs.folder import (
 )
 from palmette.runs.metrics import Metrics
 from palmette.runs.saving import save_models
-from palmette.theory import advice, warnings_of
+from palmette.theory import advice, unchecked, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
@@ -122,6 +122,8 @@ class Execution:
             simulation.on_exchange = observer.exchange
             observer.begin(simulation, simulation.rounds)
         if simulation.round == 0:
+            if text := unchecked(simulation):
+                self._folder.log(text)
             for text in (*simulation.learner.doubts, *warnings_of(simulation)):
                 self._folder.warn(text)
         with self._signals():

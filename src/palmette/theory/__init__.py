@@ -15,6 +15,7 @@ from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import BadInput
 from palmette.learner import Curvature, Optimiser, curvature
 from palmette.theory.advice import advice as advice
+from palmette.theory.advice import unchecked as unchecked
 from palmette.theory.advice import warnings_of as warnings_of
 from palmette.theory.coins import check_coins
 from palmette.theory.conditions import Check as Check

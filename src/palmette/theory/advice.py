@@ -12,6 +12,7 @@ from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks.mixing import Pulls
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import Curvature, curvature
+from palmette.learner.smoothness import takes_long
 from palmette.theory.coins import estimated, slack
 from palmette.theory.conditions import down, everybody, up
 
@@ -46,11 +47,23 @@ def warnings_of(simulation: Simulation) -> list[str]:
     unseen = [told] if (told := _unseen(simulation)) else []
     if not _limits(simulation, 1.0) and _given(simulation) is None:
         return unseen  # nothing that the curvature could be compared with, and it may take long to find
+    if takes_long(simulation.learner):
+        return unseen  # the log says so
     spectrum = simulation.learner.spectrum
     if spectrum is not None and not _found(simulation, spectrum.start_above, spectrum.start_above):
         return unseen  # even as curved as one look at the samples allows
     bent = _curvature(simulation)
     return unseen + _found(simulation, bent.start, bent.smoothness)
+
+
+def unchecked(simulation: Simulation) -> str:
+    """Say that step sizes are not held against the curvature, where it would take too long to find; nothing otherwise."""
+    if not _limits(simulation, 1.0) or not takes_long(simulation.learner):
+        return ""
+    return (
+        "step sizes are not held against the curvature of the losses, which takes long to find for this model and so many "
+        "samples"
+    )
 
 
 def _unseen(simulation: Simulation) -> str:

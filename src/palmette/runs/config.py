@@ -234,7 +234,8 @@ class RunConfig(BaseModel):
 
     def resolved(self, method: Algorithm, population: Population, task: Task) -> RunConfig:
         """Return the config with everything written out that the run depends on: settings, recipes, objects, versions."""
-        named = named_objects(method, population, task)
+        recipe = recipe_of(task, population)
+        named = named_objects(method, population, task, recipe)
         settings = dataclasses.asdict(method)  # type: ignore[call-overload]
         if "algorithm" not in named or self.source:  # once more as they will be read: a default may be 1, not 1.0
             again = algorithm(self.source if "algorithm" in named else method.name, **settings)
@@ -251,7 +252,7 @@ class RunConfig(BaseModel):
             values["data"] = dict(population.recipe.values)
             if population.recipe.seed != self.seed:
                 values["data"]["seed"] = population.recipe.seed
-        if (recipe := recipe_of(task, population)) is not None:
+        if recipe is not None:
             seed = recipe.pop("seed")
             values["model"] |= recipe if seed == self.seed else {**recipe, "seed": seed}
         if isinstance(task.loss, str):

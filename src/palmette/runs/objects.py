@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,8 +20,17 @@ Named = tuple[str, str]
 """An import path and a hash."""
 
 
-def named_objects(method: Algorithm, population: Population, task: Task) -> dict[str, Named]:
-    """Return what of a run only Python can give, by its role: ``algorithm``, ``data``, ``model``, ``loss``, ``metrics``."""
+def named_objects(
+    method: Algorithm, population: Population, task: Task, made: Mapping[str, Any] | None
+) -> dict[str, Named]:
+    """Return what of a run only Python can give, by its role: ``algorithm``, ``data``, ``model``, ``loss``, ``metrics``.
+
+    Args:
+        method: The algorithm.
+        population: The data.
+        task: What is learned.
+        made: The recipe of its model (`recipe_of`).
+    """
     found: dict[str, Named] = {}
     if not is_named(method):
         found["algorithm"] = import_path(type(method)), hash_code(type(method))
@@ -30,7 +40,6 @@ def named_objects(method: Algorithm, population: Population, task: Task) -> dict
         own |= {} if population.tree.can_be_written else {"tree": "palmette.Tree"}
         path = ", ".join(f"{role} {where}" for role, where in own.items()) or "palmette.Population"
         found["data"] = path, hash_samples(population)
-    made = recipe_of(task, population)
     if made is None:
         found["model"] = import_path(type(task.module)), hash_module(task.module)
     elif is_path(made["name"]):

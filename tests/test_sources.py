@@ -143,7 +143,7 @@ def test_a_missing_file_says_which_where_and_how(tmp_path: Path, name: str, file
     with pytest.raises(BadInput) as caught:
         load(name, folder=tmp_path)
     text = str(caught.value)
-    assert all(part in text for part in (file, str(tmp_path), "folder=", "PALMETTE_DATA"))
+    assert all(part in text for part in (file, str(tmp_path), "data.folder", "PALMETTE_DATA"))
 
 
 @pytest.mark.parametrize(

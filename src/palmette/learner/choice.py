@@ -33,9 +33,13 @@ _SINGLE = (
 )
 
 Probe = tuple[Tensor, Tensor]
+Plain = tuple[LoopBackend, Tensor]
+"""Plain autograd, and its gradient on a probe."""
 
 
-def choose(name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe) -> tuple[Backend, str]:
+def choose(
+    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, plain: Plain | None = None
+) -> tuple[Backend, str]:
     """Return the backend to use and why.
 
     Args:
@@ -44,11 +48,14 @@ def choose(name: str, task: Task, dtype: torch.dtype, device: torch.device, prob
         dtype: Type of the rows.
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
+        plain: What plain autograd gives, where it is known already.
     """
     if name != "auto" and name not in BACKENDS:
         raise BadInput(f"backend must be auto or one of {', '.join(BACKENDS)}, not {name!r}")
-    loop = LoopBackend(task, dtype, device)
-    expected = _gradient(loop, task, dtype, probe)
+    if plain is None:
+        loop = LoopBackend(task, dtype, device)
+        plain = loop, _gradient(loop, task, dtype, probe)
+    loop, expected = plain
     reasons: list[str] = []
     for kind in ("fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
         backend, told = _tried(kind, task, dtype, device, probe, expected)
@@ -94,8 +101,10 @@ def _slow_calls() -> Iterator[list[str]]:
     found += sorted({name[1].strip("_") for name in names if name})
 
 
-def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, probe: Probe) -> None:
+def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, probe: Probe) -> Plain:
     """Refuse a model with random numbers or changing buffers of its own: such a run could not be repeated or resumed.
+
+    Returns what plain autograd gives.
 
     Args:
         task: What is learned.
@@ -134,6 +143,7 @@ def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, pr
             f"model {task.name!r} gives another gradient when it is called again with the same samples, so a run could not be "
             "repeated; its forward must not change the module"
         )
+    return loop, second
 
 
 def _gradient(backend: Backend, task: Task, dtype: torch.dtype, probe: Probe) -> Tensor:

@@ -103,7 +103,7 @@ class Learner:
         self.doubts: list[str] = []
         self.used: set[str] = set()
         self.optimiser = Optimiser() if optimiser is None else optimiser
-        refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
+        plain = refuse_unrepeatable(task, dtype, self.device, (x[None], y[None]))
         if task.buffers is not None and task.running is None:
             self.doubts.append(
                 f"buffers = {task.buffers!r} changes nothing, because no layer that trains has running statistics"
@@ -122,7 +122,9 @@ class Learner:
         if task.running is not None:
             where = "are averaged with the models" if task.buffers == "averaged" else "stay with each device"
             self.told.append(f"the running statistics of batch normalisation {where} (buffers = {task.buffers!r})")
-        self.backend, self.reason = choose(backend, task, dtype, self.device, (x[None], y[None]))
+        self.backend, self.reason = choose(
+            *(backend, task, dtype, self.device, (x[None], y[None])), None if isinstance(found, Beginning) else plain
+        )
         if task.mixes_samples and self._batch_of_one():
             refuse_single_samples(task, dtype, (x[None], y[None]), self._batch_of_one())
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from multilevel import write
 from numpy.typing import NDArray
+from pages import DOCS, write
 
 import palmette as pm
 from palmette.engines.simulate import Simulation
@@ -222,6 +222,7 @@ def tables(folder: Path) -> None:
     means = [measured(some, models[name])[0].mean() for name in ("many", "few")]
     spent = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
     write(
+        DOCS / "datasets.md",
         "donors",
         "donors",
         [

@@ -9,7 +9,6 @@ by the factor that is promised.
 from __future__ import annotations
 
 import math
-import re
 import sys
 import tempfile
 import time
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pages import DOCS, write
 
 import palmette as pm
 from palmette.learner import Learner
 
-PAGE = Path(__file__).parent.parent / "docs" / "datasets.md"
+PAGE = DOCS / "datasets.md"
 FACTOR = 6.0  # by which the perplexity of every kind of model is to fall
 WORDS, LEAST = 1000, 40
 CHOSEN = {"shakespeare": 2, "newsgroups": 2}  # devices of each team
@@ -121,21 +121,9 @@ def statistics() -> list[str]:
     return lines
 
 
-def write(mark: str, lines: list[str]) -> None:
-    """Replace a part of the page by lines."""
-    begin, end = f"<!-- {mark}: written by make prove-language -->", f"<!-- end of {mark} -->"
-    text = PAGE.read_text(encoding="utf-8")
-    if begin not in text:
-        raise SystemExit(f"{PAGE} has no part {mark}")
-    made = re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: "\n".join([begin, "", *lines, "", end]), text, flags=re.S
-    )
-    PAGE.write_text(made, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write("text-counts", statistics())
+    write(PAGE, "text-counts", "language", statistics())
     with tempfile.TemporaryDirectory() as place:
         table, fell = learn(Path(place), int(sys.argv[1]) if sys.argv[1:] else 1)
-    write("language", table)
+    write(PAGE, "language", "language", table)
     sys.exit(0 if fell else f"the perplexity of some model did not fall by {FACTOR:g}")

@@ -10,7 +10,6 @@ per second beside FedAvg's.
 from __future__ import annotations
 
 import json
-import re
 import statistics
 import sys
 import time
@@ -21,6 +20,7 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
+from pages import DOCS, write
 
 import palmette as pm
 from palmette.algorithms import FAMILIES, algorithm, kind_of
@@ -30,7 +30,7 @@ from palmette.task import make_task
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-PAGE = Path(__file__).parent.parent / "docs" / "methods.md"
+PAGE = DOCS / "methods.md"
 PICTURE = PAGE.parent / "images" / "methods.png"
 TRIES, SEEDS, SHARE = 4, 3, 0.6
 PARTS = ("fedper", "fedrep", "fedbabu", "lg-fedavg", "pfedgp")  # what needs a model of several layers
@@ -174,18 +174,6 @@ def _bytes(links: Iterable[Mapping[str, Any]]) -> str:
     return f"{kilobytes:,.0f} kB" if kilobytes < 1000 else f"{kilobytes / 1e3:,.1f} MB"
 
 
-def write(mark: str, lines: Sequence[str]) -> None:
-    """Replace a part of the page by lines."""
-    begin, end = f"<!-- {mark}: written by make prove-methods -->", f"<!-- end of {mark} -->"
-    text = PAGE.read_text(encoding="utf-8")
-    if begin not in text:
-        raise SystemExit(f"{PAGE} has no part {mark}")
-    made = re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: "\n".join([begin, "", *lines, "", end]), text, flags=re.S
-    )
-    PAGE.write_text(made, encoding="utf-8")
-
-
 def tables(folder: Path, only: Sequence[str]) -> None:
     """Run all studies and write their tables."""
     place = folder / "minutes.json"
@@ -196,7 +184,12 @@ def tables(folder: Path, only: Sequence[str]) -> None:
             part = case if model == "mclr" else replace(case, steps=case.steps // 2)
             study, *seconds = timed(folder / f"{key}-{model}", part, model, names)
             failed = [f"Diverged or refused: {', '.join(one['run'] for one in study.summary()['failed'])}."]
-            write(f"{key}-{model}", [*table(study), *(["", *failed] if study.summary()["failed"] else [])])
+            write(
+                PAGE,
+                f"{key}-{model}",
+                "methods",
+                [*table(study), *(["", *failed] if study.summary()["failed"] else [])],
+            )
             spent: dict[str, list[float]] = json.loads(place.read_text()) if place.exists() else {}
             before = spent.get(f"{case.title}, `{model}`", [0.0, 0.0])  # of a study that was stopped and went on
             spent[f"{case.title}, `{model}`"] = [a + b / 60 for a, b in zip(before, seconds, strict=True)]
@@ -206,7 +199,9 @@ def tables(folder: Path, only: Sequence[str]) -> None:
             both = [
                 f"| together | {sum(one[0] for one in spent.values()):.1f} | {sum(one[1] for one in spent.values()):.1f} |"
             ]
-            write("time", ["| minutes | quick methods | slow methods |", "|---|---|---|", *lines, *both])
+            write(
+                PAGE, "time", "methods", ["| minutes | quick methods | slow methods |", "|---|---|---|", *lines, *both]
+            )
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
@@ -235,7 +230,7 @@ def samples(folder: Path) -> None:
     for name, points in found.items():
         cells = [f"{_points(gain)}, {100 * hurt:.0f} %" for _, gain, hurt in points]
         lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    write("samples", lines)
+    write(PAGE, "samples", "methods", lines)
 
 
 def draw(found: Mapping[str, Sequence[tuple[int, float, float]]]) -> None:
@@ -283,7 +278,7 @@ def speed() -> None:
         print(lines[-1], flush=True)
         if share < SHARE:
             slow.append(name)
-    write("speed", lines)
+    write(PAGE, "speed", "methods", lines)
     print(f"below {SHARE}: {', '.join(slow) or 'none'}")
 
 

@@ -8,17 +8,16 @@ chem97 has its 131 teams as a further level.
 from __future__ import annotations
 
 import math
-import re
 import sys
 import time
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pages import DOCS, write
 
 import palmette as pm
 from palmette.engines.simulate import Simulation
@@ -26,23 +25,11 @@ from palmette.population.validation import for_choosing
 from palmette.theory.multilevel import Variances, as_sums, exact, pulls
 
 Floats = NDArray[np.float64]
-PAGE = Path(__file__).parent.parent / "docs" / "datasets.md"
+PAGE = DOCS / "datasets.md"
 NAMES = ("hsb82", "radon", "chem97")
 NESTED = ("chem97",)  # whose teams are a level of their own; elsewhere they are fixed effects
 ROUNDS = {"l2gd": 20, "al2sgd": 15}  # of 100 iterations each
 RATIOS = tuple(10.0 ** np.arange(-3, 1.1, 0.5))  # variance of coefficients between devices over that of the noise
-
-
-def write(mark: str, proof: str, lines: Sequence[str]) -> None:
-    """Replace a part of the page by lines."""
-    begin, end = f"<!-- {mark}: written by make prove-{proof} -->", f"<!-- end of {mark} -->"
-    text = PAGE.read_text(encoding="utf-8")
-    if begin not in text:
-        raise SystemExit(f"{PAGE} has no part {mark}")
-    made = re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: "\n".join([begin, "", *lines, "", end]), text, flags=re.S
-    )
-    PAGE.write_text(made, encoding="utf-8")
 
 
 def rows_of(population: pm.Population, train: bool) -> tuple[Floats, Floats, Any]:
@@ -182,5 +169,5 @@ if __name__ == "__main__":
     wanted = sys.argv[1:] or NAMES
     one, other = intercepts(wanted), regressions(wanted)
     if not sys.argv[1:]:
-        write("intercepts", "multilevel", one)
-        write("regressions", "multilevel", other)
+        write(PAGE, "intercepts", "multilevel", one)
+        write(PAGE, "regressions", "multilevel", other)

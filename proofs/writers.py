@@ -9,7 +9,6 @@ the same way as everybody's, on their own training samples, and local training h
 
 from __future__ import annotations
 
-import re
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pages import DOCS, write
 
 import palmette as pm
 from palmette.population import Population
@@ -25,8 +25,7 @@ from palmette.population.validation import for_choosing
 from palmette.report.numbers import by_node
 from palmette.values import Array
 
-PAGE = Path(__file__).parent.parent / "docs" / "datasets.md"
-MARK = "writers"
+PAGE = DOCS / "datasets.md"
 STEPS, SEEDS = 400, (0, 1, 2)  # gradient steps on each writer
 MANY = 35  # training samples; most unseen writers have far fewer, and few of the others
 
@@ -120,18 +119,6 @@ def table(
     return lines
 
 
-def write(lines: Sequence[str]) -> None:
-    """Replace the table of the page."""
-    begin, end = f"<!-- {MARK}: written by make prove-writers -->", f"<!-- end of {MARK} -->"
-    text = PAGE.read_text(encoding="utf-8")
-    if begin not in text:
-        raise SystemExit(f"{PAGE} has no part {MARK}")
-    made = re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: "\n".join([begin, "", *lines, "", end]), text, flags=re.S
-    )
-    PAGE.write_text(made, encoding="utf-8")
-
-
 def main(folder: Path) -> None:
     """Choose settings, train, and write the table."""
     began = time.process_time()
@@ -149,7 +136,8 @@ def finish(folder: Path, settings: Mapping[str, Mapping[str, Any]]) -> None:
         for name, one in settings.items():
             found[name].append(scores(name, one, population, seed, folder / f"{name}-{seed}"))
             print(f"{name}, seed {seed}: {found[name][-1]}", flush=True)
-    write(table(found, settings, {group: int(who.sum()) for group, who in groups(population).items()}))
+    sizes = {group: int(who.sum()) for group, who in groups(population).items()}
+    write(PAGE, "writers", "writers", table(found, settings, sizes))
 
 
 if __name__ == "__main__":

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import palmette as pm
-from palmette.cli.app import app
+from own_files import done, folder_with, palmette
 from palmette.errors import BadInput
 from test_readme import BLOCK, ROOT
 
@@ -76,25 +73,8 @@ SMALL = ("--tree", "2x2", "--rounds", "1", "--set", "local_steps=1", "--quiet")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the file mine.py, which is the current one; what was loaded is forgotten afterwards."""
-    (tmp_path / "mine.py").write_text(MODELS, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
-
-
-def palmette(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words))
-
-
-def done(*words: str) -> str:
-    result = palmette(*words)
-    assert result.exit_code == 0, result.output
-    return str(result.stdout)
+    with folder_with(MODELS, tmp_path, monkeypatch) as folder:
+        yield folder
 
 
 def refused(*words: str) -> str:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import palmette as pm
+from own_files import done, folder_with, palmette
 from palmette.algorithms import kind_of, source_of
-from palmette.cli.app import app
 from palmette.runs import make_config
 from palmette.studies.helper import Helper
 from palmette.studies.trials import Trial
@@ -29,26 +28,8 @@ SMALL = ("--tree", "2x2", "--quiet")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the file mine.py, which is the current one; what was loaded is forgotten afterwards."""
-    (tmp_path / "mine.py").write_text(METHOD, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
-
-
-def palmette(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words))
-
-
-def done(*words: str) -> str:
-    """Run a command that has to work and return what it printed."""
-    result = palmette(*words)
-    assert result.exit_code == 0, result.stderr
-    return str(result.stdout)
+    with folder_with(METHOD, tmp_path, monkeypatch) as folder:
+        yield folder
 
 
 def refused(*words: str) -> str:

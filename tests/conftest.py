@@ -26,3 +26,14 @@ def _apart_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         patch.chdir(tmp_path_factory.mktemp("here"))
         yield
+
+
+@pytest.fixture(scope="session")
+def data_folder(_apart_from_the_sources: None) -> Path:
+    """The folder of public data sets, which PALMETTE_DATA names; where there is none, a test is skipped, but not in CI."""
+    named = os.environ.get("PALMETTE_DATA")
+    if named and Path(named).is_dir():
+        return Path(named)
+    if os.environ.get("CI"):
+        pytest.fail("PALMETTE_DATA must name the folder of data sets")
+    pytest.skip("PALMETTE_DATA names no folder of data sets")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
-import os
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +31,8 @@ KNOWN = {
 
 
 @pytest.fixture(scope="module")
-def tables() -> Path:
-    named = os.environ.get("PALMETTE_DATA")
-    if named and (Path(named) / "tabular").is_dir():
-        return Path(named) / "tabular"
-    if os.environ.get("CI"):
-        pytest.fail("PALMETTE_DATA must name the folder of data sets")
-    pytest.skip("PALMETTE_DATA names no folder of data sets")
+def tables(data_folder: Path) -> Path:
+    return data_folder / "tabular"
 
 
 def digest(made: pm.Population) -> str:

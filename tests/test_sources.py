@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,16 +13,6 @@ import torch
 from palmette.datasets import DATASETS, files, load
 from palmette.errors import BadInput
 from palmette.population import make_population
-
-
-@pytest.fixture
-def data_folder() -> Path:
-    named = os.environ.get("PALMETTE_DATA")
-    if named and Path(named).is_dir():
-        return Path(named)
-    if os.environ.get("CI"):
-        pytest.fail("PALMETTE_DATA must name the folder of data sets")
-    pytest.skip("PALMETTE_DATA names no folder of data sets")
 
 
 def idx(shape: tuple[int, ...], data: bytes | None = None, magic: bytes = b"\0\0\x08") -> bytes:

@@ -6,7 +6,6 @@ import gzip
 import io
 import itertools
 import json
-import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -24,7 +23,6 @@ from palmette.datasets.wikitext import TOPICS, pages, topic
 from palmette.errors import BadInput
 from palmette.runs.objects import hash_samples
 
-REAL = Path(os.environ.get("PALMETTE_DATA", "nowhere"))
 POSTS = {
     (
         "sci.space",
@@ -254,27 +252,23 @@ def test_truncated_files_are_named(posts: Path, roles: Path) -> None:
 # -- real files ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_real_plays_are_pinned() -> None:
-    if not (REAL / "shakespeare").is_dir():
-        pytest.skip("PALMETTE_DATA has no shakespeare")
-    people = pm.make_population("shakespeare", vocabulary=2000)
+def test_the_real_plays_are_pinned(data_folder: Path) -> None:
+    people = pm.make_population("shakespeare", vocabulary=2000, folder=data_folder)
     assert (people.devices, people.tree.size(1), len(people.x), people.classes) == (826, 37, 46927, 2000)
     assert hash_samples(people) == "934d6337c86ed75bdb136952ad941a05"
-    few = pm.make_population("shakespeare", vocabulary=2000, per_team=2, least=20)
+    few = pm.make_population("shakespeare", vocabulary=2000, per_team=2, least=20, folder=data_folder)
     assert few.words == people.words  # the vocabulary does not depend on who is chosen
     assert few.devices == 74
     assert int(few.start.diff().min()) >= 20
 
 
-def test_real_posts_and_pages_are_pinned(tmp_path: Path) -> None:
-    if not (REAL / "newsgroups20").is_dir():
-        pytest.skip("PALMETTE_DATA has no newsgroups20")
-    with gzip.open(REAL / "newsgroups20" / "all.jsonl.gz", "rb") as file:  # all of them take too long for a test
+def test_real_posts_and_pages_are_pinned(data_folder: Path, tmp_path: Path) -> None:
+    with gzip.open(data_folder / "newsgroups20" / "all.jsonl.gz", "rb") as file:  # all of them take too long for a test
         write(tmp_path / "all.jsonl.gz", b"".join(itertools.islice(file, 1000)))
     people = pm.make_population("newsgroups", folder=tmp_path)
     assert (people.devices, people.tree.size(1)) == (305, 2)
     assert hash_samples(people) == "15d8217b724ace5b2074897141fe34ac"
     with pytest.warns(UserWarning, match="there is no train part"):
-        people = pm.make_population("wikitext")
+        people = pm.make_population("wikitext", folder=data_folder)
     assert (people.devices, people.tree.size(1), len(people.x)) == (120, 9, 21867)
     assert hash_samples(people) == "e2f5475f5b49786782098f2edb829e99"

@@ -6,7 +6,6 @@ comparison errs on their side.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -42,13 +41,8 @@ STEPS = 30 * 10 * 20 * 40  # of all devices together, whatever the method
 
 
 @pytest.fixture(scope="module")
-def mnist() -> Population:
-    named = os.environ.get("PALMETTE_DATA")
-    if not (named and Path(named).is_dir()):
-        if os.environ.get("CI"):
-            pytest.fail("PALMETTE_DATA must name the folder of data sets")
-        pytest.skip("PALMETTE_DATA names no folder of data sets")
-    return make_population("mnist", tree="4x10", partition="labels", classes_per_device=2, folder=named, seed=0)
+def mnist(data_folder: Path) -> Population:
+    return make_population("mnist", tree="4x10", partition="labels", classes_per_device=2, folder=data_folder, seed=0)
 
 
 def on_mnist(population: Population, name: str, rounds: int, share: float = 1.0, **settings: Any) -> Accuracies:

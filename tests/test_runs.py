@@ -199,10 +199,10 @@ def test_metrics_say_what_was_measured(result: palmette.Result) -> None:
     for column, values in {
         "model": {"PM", "TM", "GM"},
         "on": {"all", "participants", "unseen"},
-        "weight": {"samples", "devices"},
+        "weight": {"samples", "devices", "nodes"},
         "statistic": {"mean", "spread", "worst-decile"},
         "when": {"before", "after"},
-        "metric": {"accuracy", "loss"},
+        "metric": {"accuracy", "loss", "distance"},
     }.items():
         assert set(table[column].to_pylist()) == values, column
     assert max(table["round"].to_pylist()) == 4

@@ -38,7 +38,7 @@ from palmette.runs.folder import (
 from test_runs import DIGITS, Killer, contents
 
 EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
-SMALL = ["config.toml", "identity.json", "metrics.parquet", "timings.json", "traffic.parquet"]
+SMALL = ["config.toml", "identity.json", "metrics.parquet", "population.parquet", "timings.json", "traffic.parquet"]
 MODELS = ["devices.safetensors", "global.safetensors", "teams.safetensors"]
 
 
@@ -211,12 +211,12 @@ def test_verify_tells_what_is_damaged_and_missing(finished: Path, original: Path
     assert code == 1
     assert out.splitlines() == [
         out.splitlines()[0],
-        f"{finished}: finished; 2 of 10 files not as they were written",
+        f"{finished}: finished; 2 of 11 files not as they were written",
         "  devices.safetensors: damaged",
         "  traffic.parquet: missing",
         "  not written by the run, so not checked: note.txt",
     ]
-    assert "10 files" in out.splitlines()[0]
+    assert "11 files" in out.splitlines()[0]
     assert "all as they were written" in out.splitlines()[0]
     code, out, _ = palmette_says("verify", str(original), str(finished), "--json")
     assert code == 1

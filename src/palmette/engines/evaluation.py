@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from palmette.errors import ProtocolError
 from palmette.learner.scores import Split, model_output
 from palmette.protocol import Algorithm, ModelKind, model_kind
 
+DISTANCE = "distance"  # the name under which a run keeps how far models lie from those above them
 _DEVICES = 256  # devices whose personal models are measured at once
 
 
@@ -91,12 +93,15 @@ class Measured(NamedTuple):
         reports: What the algorithm tells of the nodes.
         held_out: Every kind of model on the training samples that were held out, where that was wanted.
         whole: Of every kind of model, what metrics of all outputs are measured on, where some were wanted.
+        distances: Of every kind of model but the uppermost, how far each node's model lies from the one above it
+            (Euclidean): that of the next kind there is, of the node's parent or of a node further up.
     """
 
     scores: dict[ModelKind, Scores]
     reports: Reports
     held_out: dict[ModelKind, Scores]
     whole: dict[ModelKind, list[Whole]]
+    distances: dict[ModelKind, Tensor]
 
 
 def measure_all(
@@ -119,7 +124,8 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
     follows = "perplexity" in measures and simulation.learner.task.loss == "cross-entropy"
     measures = {name: one for name, one in measures.items() if not (follows and name == "perplexity")}
     everybody = torch.arange(tree.devices)
-    parts, told, kept, outputs = [], [], [], []
+    parts, told, kept, outputs, apart = [], [], [], [], []
+    over = _above(simulation)
     for ids in everybody.split(_DEVICES):
         personal, running = simulation.personal(ids)
         predict = simulation.algorithm.predict if simulation.predicts else model_output
@@ -129,8 +135,11 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
         if measures:
             outputs.append(scorer.outputs(personal, torch.arange(len(ids)), ids, "test", running, predict))
         told.append(_told(simulation, 0, ids, personal["model"]))
+        if "PM" in over:
+            apart.append(_distance(simulation, personal["model"], ids, 0, over["PM"]))
     reports: Reports = {name: {"PM": torch.cat([part[name] for part in told])} for name in told[0]}
     scores = {"PM": _joined(parts)}
+    distances = {"PM": torch.cat(apart)} if apart else {}
     held = {"PM": _joined(kept)} if kept else {}
     whole = {"PM": [_whole([part for part in outputs if len(part[2])] or outputs[:1], measures)]} if outputs else {}
     for tier in range(1, simulation.tree.tiers):
@@ -138,6 +147,11 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
         rows = simulation.models_of(tier, ids)
         if kind in simulation.kinds:
             owner = torch.from_numpy(simulation.tree.ancestors(tier))
+            if kind in over:
+                blocks = ids.split(_DEVICES)
+                distances[kind] = torch.cat(
+                    [_distance(simulation, rows[some], some, tier, over[kind]) for some in blocks]
+                )
             scores[kind] = _scores(kind, _of_shared(simulation, rows, owner, "test"))
             if held_out:
                 held[kind] = _scores(kind, _of_shared(simulation, rows, owner, "held-out"))
@@ -149,7 +163,21 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
     if follows:
         for kind, score in scores.items():
             whole.setdefault(kind, []).append(perplexity_of(score.sums["loss"], score.count))
-    return Measured(scores, reports, held, whole)
+    return Measured(scores, reports, held, whole, distances)
+
+
+def _above(simulation: Simulation) -> dict[ModelKind, int]:
+    """Return, for every kind of model but the uppermost, the tier of the next kind above it."""
+    kinds = list(simulation.kinds.items())
+    return {kind: tier for (kind, _), (_, tier) in pairwise(kinds)}
+
+
+def _distance(simulation: Simulation, rows: Tensor, ids: Tensor, tier: int, over: int) -> Tensor:
+    """Return how far the models of some nodes lie from those of the nodes above them in a tier."""
+    above, place = torch.from_numpy(simulation.tree.ancestors(over, tier))[ids].unique(return_inverse=True)
+    models = simulation.models_of(over, above)
+    apart: Tensor = torch.linalg.vector_norm(rows - models[place.to(models.device)], dim=1)
+    return apart.double().cpu()
 
 
 def _joined(parts: list[dict[str, Tensor]]) -> Scores:
@@ -184,6 +212,8 @@ def _told(simulation: Simulation, tier: int, ids: Tensor, models: Tensor) -> dic
         store = simulation.stores[tier]
         state = rules.Visible(store.read(ids), store.initial)
         told = algorithm.report(simulation.node(tier, ids), {**state, "model": models})
+    if DISTANCE in told:
+        raise ProtocolError(f"{algorithm.name} reports {DISTANCE!r}, which is what Palmette measures itself; rename it")
     for name, value in told.items():
         if value.shape != ids.shape:
             shapes = f"{tuple(ids.shape)}, not {tuple(value.shape)}"

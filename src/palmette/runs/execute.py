@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import signal
 import threading
@@ -12,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
@@ -32,13 +32,15 @@ from palmette.runs.folder import (
     ENCODING,
     METRICS,
     OUTLINE,
+    POPULATION,
     PREVIOUS,
     PROGRESS,
     TIMINGS,
     TRAFFIC,
     Folder,
 )
-from palmette.runs.metrics import Metrics
+from palmette.runs.metrics import DISTANCE, Metrics, traffic_table
+from palmette.runs.roll import roll
 from palmette.runs.saving import save_models
 from palmette.theory import advice, unchecked, warnings_of
 
@@ -83,9 +85,10 @@ class Execution:
         self._metrics = Metrics()
         self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
         self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
-        self._reports: Reports = {}  # of the same round, as are the next two
+        self._reports: Reports = {}  # of the same round, with the distances between models; as are the next two
         self._held_out: dict[ModelKind, Scores] = {}
         self._whole: dict[ModelKind, list[Whole]] = {}
+        self._ended = ""  # what went wrong, where something did
         self._measures = make_measures(config.metrics, simulation.population.classes)
         self._initial_loss: float | None = None
         self._seconds: Seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
@@ -109,6 +112,8 @@ class Execution:
         elif self._folder.has(CHECKPOINT) or self._folder.has(PREVIOUS):
             self._folder.warn(f"no checkpoint in {self._folder.path} can be used: the run starts over with round 1")
         introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())
+        if not self._folder.has(POPULATION):
+            self._folder.write_table(POPULATION, roll(simulation.population))
         self._folder.log(
             f"{self._config.title}: rounds {simulation.round + 1} to {simulation.rounds}, "
             f"backend {simulation.learner.backend.name} ({simulation.learner.reason})"
@@ -203,7 +208,8 @@ class Execution:
         if self._scores is None or self._scores[0] != simulation.round:
             with self._timed("evaluation"):
                 found = measure_all(simulation, self._measures, held_out=bool(self._config.engine.held_out))
-                self._reports, self._held_out, self._whole = found.reports, found.held_out, found.whole
+                self._reports = {**found.reports, DISTANCE: found.distances}
+                self._held_out, self._whole = found.held_out, found.whole
                 self._scores = (simulation.round, found.scores)
         losses = [score.by_samples("loss") for score in self._scores[1].values() if float(score.count.sum())]
         if self._initial_loss is None:
@@ -251,7 +257,14 @@ class Execution:
     def _publish(self) -> None:
         """Put the history so far on disk, for those who look at a run before its end."""
         with self._timed("progress"):
-            table = self._metrics.table().replace_schema_metadata({"round": str(self._simulation.round)})
+            simulation = self._simulation
+            so_far = {
+                "round": simulation.round,
+                "traffic": [list(row.values()) for row in simulation.ledger.rows()],
+                "device_steps": simulation.device_steps,
+                "ended": self._ended,
+            }
+            table = self._metrics.table().replace_schema_metadata({"so far": json.dumps(so_far)})
             self._folder.write_table(PROGRESS, table)
         self._published = time.monotonic()
 
@@ -302,9 +315,7 @@ class Execution:
             folder.write_json(OUTLINE, outline)
         if (encoding := simulation.population.encoding) is not None:
             folder.write_json(ENCODING, encoding.as_dict())
-        rows = list(simulation.ledger.rows())
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        folder.write_table(TRAFFIC, pa.table({name: pa.array(column, pa.int64()) for name, column in columns.items()}))
+        folder.write_table(TRAFFIC, traffic_table([list(row.values()) for row in simulation.ledger.rows()]))
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
         steps |= {"adapt_steps": adapted}
@@ -326,8 +337,9 @@ class Execution:
             while self._simulation.round < good:
                 self._round()
             self._checkpoint()
-            self._publish()
         told = f"{error}. {hint} The state after round {self._simulation.round} is kept in {self._folder.path}."
+        self._ended = str(error)
+        self._publish()
         self._folder.log(told)
         return Diverged(told)
 

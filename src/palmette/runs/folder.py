@@ -28,11 +28,16 @@ OUTLINE, IDENTITY = "outline.json", "identity.json"
 ENCODING = "encoding.json"  # how a table's columns became the inputs of the models
 FROZEN = "frozen.safetensors"  # parameters and buffers that no node changes, the same for all
 ROWS = "devices-rows.safetensors"  # what devices predict from, where that is more than a model
+POPULATION = "population.parquet"  # every node with its samples and labels, see `palmette.runs.roll`
+REPORT = "report.html"  # the page, which anybody may write again
 STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
 _BEGINNING = b'algorithm = "'  # of every config a run writes
-_NAMES = (METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, MANIFEST, CHECKPOINT, PREVIOUS, STATE, PROGRESS)
+_NAMES = (
+    METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT, PREVIOUS, STATE,
+    PROGRESS, REPORT,
+)  # fmt: skip
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(
     rf"({'|'.join(map(re.escape, _NAMES))}"
@@ -61,7 +66,7 @@ class Folder(Files):
         folder.lock()
         try:
             folder._refuse_used()  # once more: another process may have been faster
-            for name in (IDENTITY, CONFIG, *folder.working_files):
+            for name in (IDENTITY, CONFIG, POPULATION, *folder.working_files):
                 (path / name).unlink(missing_ok=True)
             sync(path.parent)
         except BaseException:
@@ -119,7 +124,7 @@ class Folder(Files):
     def unbegun(self) -> bool:
         """Whether nothing of worth is in here: only what a run leaves that is killed before its config is written."""
         names = {path.name for path in self.path.iterdir()}
-        if names - {LOCK, LOG, CONFIG, IDENTITY, *self.working_files}:
+        if names - {LOCK, LOG, CONFIG, IDENTITY, POPULATION, *self.working_files}:
             return False
         if LOCK not in names:  # not a run's, or copied: only what is certainly the beginning of a config
             return names == {CONFIG} and _cut_short(self.read(CONFIG))
@@ -173,7 +178,7 @@ class Folder(Files):
         for name in (PREVIOUS, PROGRESS, *self.working_files):
             (self.path / name).unlink(missing_ok=True)
         sync(self.path)
-        self.seal({CONFIG, IDENTITY, LOG, *([STATE] if keep_state else [])})
+        self.seal({CONFIG, IDENTITY, LOG, POPULATION, *([STATE] if keep_state else [])})
         if not keep_state:  # until now it was what a killed run would have gone on from
             (self.path / STATE).unlink(missing_ok=True)
 
@@ -181,6 +186,7 @@ class Folder(Files):
         """Make a finished run one that is under way again, at its last round."""
         if self.has(STATE):
             (self.path / MANIFEST).unlink(missing_ok=True)
+            (self.path / REPORT).unlink(missing_ok=True)  # it would tell of fewer rounds than there are
             os.replace(self.path / STATE, self.path / CHECKPOINT)
             sync(self.path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, repeat
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from palmette.engines.evaluation import DISTANCE as DISTANCE
 from palmette.engines.evaluation import Reports, Scores
 from palmette.engines.measures import Whole
 from palmette.protocol import ModelKind, model_kind
@@ -33,10 +34,11 @@ SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
+TRAFFIC_SCHEMA = pa.schema([(name, pa.int64()) for name in ("round", "tier", "exchanges", "bytes_up", "bytes_down")])
 POOLED = "pooled"  # the statistic of a metric of all outputs together
 TRAINED = "trained"  # all devices but those kept out of training; there only where some are
 HELD_OUT = "held-out"  # on the training samples that were held out, not on test samples
-OWN = "nodes"  # the weight of numbers that the algorithm reports itself
+OWN = "nodes"  # the weight of numbers about nodes: what the algorithm reports itself, and distances between models
 _EACH = 1000  # above so many devices, single devices are listed after the last round only
 
 
@@ -213,6 +215,12 @@ class Metrics:
                     self.extend(
                         tree.names(tier), values.tolist(), **about, tier=tier, metric=metric, statistic=statistic
                     )
+
+
+def traffic_table(rows: Sequence[Sequence[int]]) -> pa.Table:
+    """Return exchanges and bytes by round and link as a table."""
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in TRAFFIC_SCHEMA]
+    return pa.table(columns, schema=TRAFFIC_SCHEMA)
 
 
 def over_nodes(values: Tensor) -> tuple[str, float]:

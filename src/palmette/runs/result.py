@@ -20,12 +20,13 @@ from palmette.runs.folder import (
     IDENTITY,
     METRICS,
     OUTLINE,
+    POPULATION,
     PROGRESS,
     TIMINGS,
     TRAFFIC,
     Folder,
 )
-from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SCHEMA, TRAINED
+from palmette.runs.metrics import DISTANCE, HELD_OUT, OWN, POOLED, SCHEMA, TRAFFIC_SCHEMA, TRAINED, traffic_table
 from palmette.runs.models import Models
 from palmette.runs.reading import make_config, read_config
 
@@ -33,13 +34,14 @@ from palmette.runs.reading import make_config, read_config
 class Result(Models):
     """What a run left in its folder.
 
-    A run that is not finished has its config and the metrics so far; `traffic`, `timings`, `outline` and the models come with
+    A run that is not finished has its config and the metrics and traffic so far; `timings`, `outline` and the models come with
     its end.
 
     Attributes:
         folder: Where it lies.
         config: The resolved config.
         finished: Whether the run came to its end.
+        ended: What went wrong, where the run diverged; else nothing.
         rounds_done: The rounds done when the metrics were written; all of them in a finished run.
         metrics: The history, one number per row: round, when, model, tier, node, on, weight, statistic, metric, value.
         outline: What the algorithm's settings came to on this tree, where it tells (`Algorithm.outline`).
@@ -51,15 +53,20 @@ class Result(Models):
         folder = Path(folder)
         self._files = files = Folder.open(folder)
         self.folder, self.finished = folder, files.finished
-        files.check(CONFIG, IDENTITY, METRICS, TRAFFIC, TIMINGS, OUTLINE)  # models are checked when they are first read
+        files.check(
+            CONFIG, IDENTITY, METRICS, TRAFFIC, TIMINGS, OUTLINE, POPULATION
+        )  # models are checked when they are first read
         self.config: RunConfig = make_config(read_config(folder / CONFIG))
         self.outline: dict[str, Any] = {}
         self.timings: dict[str, Any] = {}
-        self.traffic: pa.Table = pa.table({})
+        self.traffic: pa.Table = TRAFFIC_SCHEMA.empty_table()
+        self.ended = ""
         if not self.finished:
             begun = (folder / PROGRESS).exists()
             self.metrics: pa.Table = files.read_table(PROGRESS) if begun else SCHEMA.empty_table()
-            self.rounds_done = int((self.metrics.schema.metadata or {}).get(b"round", 0))
+            so_far = json.loads((self.metrics.schema.metadata or {}).get(b"so far", b"{}"))
+            self.rounds_done, self.ended = so_far.get("round", 0), so_far.get("ended", "")
+            self.traffic = traffic_table(so_far.get("traffic", []))
             return
         self.metrics, self.rounds_done = files.read_table(METRICS), self.config.rounds
         self.traffic = files.read_table(TRAFFIC)
@@ -89,6 +96,11 @@ class Result(Models):
     def lead(self) -> str:
         """The metric to show first: accuracy where there is one, else the loss."""
         return "accuracy" if "accuracy" in self.metric_names else "loss"
+
+    @cached_property
+    def population(self) -> pa.Table | None:
+        """Every node with its parent, samples and labels (`palmette.runs.roll.SCHEMA`); ``None`` in runs of older versions."""
+        return self._files.read_table(POPULATION) if self._files.has(POPULATION) else None
 
     @property
     def running(self) -> bool:
@@ -141,7 +153,8 @@ class Result(Models):
         """Return a number after the last round."""
         curve = self.curve(model, metric, **which)
         if not curve:
-            there = sorted({row for row in self.metric_names if self.curve(model, row)} | set(self._reported))
+            own = set(self._reported) - {DISTANCE}
+            there = sorted({row for row in self.metric_names if self.curve(model, row)} | own)
             hint = f"; there is {', '.join(there)}, as in last({model!r}, {there[0]!r})" if there else ""
             kinds = "" if model in self.kinds else f"; it has models {', '.join(self.kinds)}"
             raise BadInput(f"the run in {self.folder} has no {metric} of {model}{hint or kinds}")
@@ -160,7 +173,7 @@ class Result(Models):
         round_ = max(known or curve, key=lambda key: (sign * chosen[key], -key))
         return curve[round_], round_
 
-    @property
+    @cached_property
     def kinds(self) -> list[ModelKind]:
         """Which kinds of models were measured."""
         return self._kinds_in(self.metrics.filter(pc.not_equal(self.metrics["weight"], OWN)))
@@ -184,7 +197,7 @@ class Result(Models):
         rows = self.metrics.filter(pc.equal(self.metrics["statistic"], POOLED))
         return set(rows["metric"].unique().to_pylist())
 
-    @property
+    @cached_property
     def metric_names(self) -> list[str]:
         """The names of what was measured on samples."""
         return sorted(set(self.metrics.filter(pc.not_equal(self.metrics["weight"], OWN))["metric"].to_pylist()))
@@ -196,7 +209,8 @@ class Result(Models):
             pc.equal(self.metrics["round"], pc.max(self.metrics["round"])),
             pc.equal(self.metrics["tier"], pc.max(self.metrics["tier"])),
         )
-        own = self.metrics.filter(pc.and_(last, pc.equal(self.metrics["weight"], OWN)))
+        told = pc.and_(pc.equal(self.metrics["weight"], OWN), pc.not_equal(self.metrics["metric"], DISTANCE))
+        own = self.metrics.filter(pc.and_(last, told))
         found: dict[str, dict[ModelKind, float]] = {}
         for row in own.to_pylist():
             value = int(row["value"]) if row["statistic"] == "sum" else row["value"]  # counts are whole numbers
@@ -205,6 +219,16 @@ class Result(Models):
             name: {kind: by_kind[kind] for kind in self._kinds_in(own) if kind in by_kind}
             for name, by_kind in found.items()
         }
+
+    @property
+    def links(self) -> list[dict[str, int]]:
+        """Exchanges and bytes on every link in the whole run, by the tier of its parents, from the devices up."""
+        counts = ("exchanges", "bytes_up", "bytes_down")
+        sums = self.traffic.group_by("tier").aggregate([(name, "sum") for name in counts]).to_pylist()
+        return [
+            {"tier": row["tier"], **{name: row[f"{name}_sum"] for name in counts}}
+            for row in sorted(sums, key=lambda row: row["tier"])
+        ]
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.
@@ -215,9 +239,6 @@ class Result(Models):
         names, lead = self.metric_names, self.lead
         if not self.finished:
             return self.line()
-        links = self.traffic.group_by("tier").aggregate(
-            [("exchanges", "sum"), ("bytes_up", "sum"), ("bytes_down", "sum")]
-        )
         best = {kind: self.best(kind, lead) for kind in self.kinds}
         extra = {"outline": self.outline, "metrics": self.reports}
         told = {name: value for name, value in extra.items() if value}
@@ -229,17 +250,7 @@ class Result(Models):
             "best": {kind: {lead: value, "round": round_} for kind, (value, round_) in best.items()},
             "device_steps": self.timings["device_steps"],
             "device_steps_per_second": self.timings["device_steps_per_second"],
-            "traffic": {
-                "links": [
-                    {
-                        "tier": row["tier"],
-                        "exchanges": row["exchanges_sum"],
-                        "bytes_up": row["bytes_up_sum"],
-                        "bytes_down": row["bytes_down_sum"],
-                    }
-                    for row in sorted(links.to_pylist(), key=lambda row: row["tier"])
-                ]
-            },
+            "traffic": {"links": self.links},
             "folder": str(self.folder),
             **self._about_data(),
             **({"extra": told} if told else {}),

@@ -23,8 +23,8 @@ def name(key: str) -> str:
 
 
 def many(count: int, what: str) -> str:
-    """Write a count with its noun: ``1 round``, ``2 rounds``."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """Write a count with its noun: ``1 round``, ``2,000 rounds``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def number(value: float) -> str:

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers
+.PHONY: setup test check demo docs page-library bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers
 
 setup: .venv/ready
 
@@ -31,6 +31,10 @@ demo: .venv/ready
 # Pages that are written from the code.
 docs: .venv/ready
 	.venv/bin/python -m palmette.cli.reference docs/settings.md
+
+# The chart library of the page, from the npm registry; its result is kept in the repository.
+page-library:
+	bash page-library/build.sh
 
 # Heavy proofs, run by hand; their results are in docs/.
 prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data

@@ -24,6 +24,7 @@ LAYERS = (
     ("runs",),
     ("report",),
     ("studies", "bench", "testing"),
+    ("page",),
     ("cli",),
     ("__main__",),
 )

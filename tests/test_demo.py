@@ -111,10 +111,14 @@ def test_the_demo_explains_its_words_before_it_uses_them(demo: Shown) -> None:
     assert "dear" not in text
 
 
-def test_the_demo_ends_with_a_plot_and_where_everything_is(demo: Shown) -> None:
+def test_the_demo_ends_with_a_plot_a_page_and_where_everything_is(demo: Shown) -> None:
     _, text, folder = demo
     assert (folder / "demo.png").stat().st_size > 10_000
     assert str(folder / "demo.png") in text
+    assert f"page  {folder / 'report.html'}" in text
+    assert f"open  palmette report {folder} --open" in text
+    page = (folder / "report.html").read_text()
+    assert all(case.about in page for case in CASES)
     assert {path.name for path in folder.iterdir() if path.is_dir()} == {case.key for case in CASES}
     (line,) = (line for line in text.splitlines() if line.startswith("next"))
     assert load(line.split()[-1]).config.algorithm == "permfl"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.learner import Outputs as Outputs
     from palmette.links import Link as Link
     from palmette.links import Participation as Participation
+    from palmette.page import write_report as write_report
     from palmette.population import Encoding as Encoding
     from palmette.population import Population as Population
     from palmette.population import load_population as load_population
@@ -73,6 +74,7 @@ _HOMES = {
     "errors": "BadInput Diverged PalmetteError ProtocolError",
     "learner": "Batch Epochs Mix Move Optimiser Outputs",
     "links": "Link Participation",
+    "page": "write_report",
     "population": "Encoding Population load_population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",

@@ -17,6 +17,7 @@ from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
 from palmette.cli.new import new
 from palmette.cli.out import adapt, export, predict
+from palmette.cli.page import report, watch
 from palmette.cli.reproduce import reproduce
 from palmette.cli.sweep import sweep
 from palmette.cli.verify import verify
@@ -257,9 +258,11 @@ app.command()(bench)
 app.command()(check)
 app.command()(compare)
 app.command()(new)
+app.command()(report)
 app.command()(reproduce)
 app.command()(sweep)
 app.command()(verify)
+app.command()(watch)
 app.command()(predict)
 app.command()(adapt)
 app.command()(export)

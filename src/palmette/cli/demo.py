@@ -80,7 +80,7 @@ def run_demo(
 def show_demo(
     study: Study, contestants: Sequence[Contestant] = CONTESTANTS, *, console: Console | None = None
 ) -> list[Comparison]:
-    """Print what came out of the demo, and draw it.
+    """Print what came out of the demo, draw it, and write its page.
 
     Args:
         study: The demo.
@@ -96,12 +96,17 @@ def show_demo(
     from palmette.report.plots import plot_comparisons  # here, so that the runs need not wait for matplotlib
 
     plot = plot_comparisons(found, study.folder / "demo.png", _TITLE)
+    from palmette.page import write_report
+
+    page = write_report(study)
     last, first = study.plan.arms[-1], study.plan.seeds[0]
     screen.print()
     for name, value in (
         ("plot", str(plot)),
+        ("page", str(page)),
+        ("open", f"palmette report {study.folder} --open"),
         ("runs", f"{study.folder}/POPULATION/METHOD-SEED"),
-        ("next", f"palmette show {study.folder / study.plan.run_folder(last, first)}"),
+        ("next", f"palmette report {study.folder / study.plan.run_folder(last, first)}"),
     ):
         screen.print(Text.assemble((f"{name:<6}", "bold"), value), soft_wrap=True)
     return found

@@ -100,3 +100,4 @@ def _lines(folder: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]
     first = next((one for one in summary["methods"] if one["seeds"]), None)
     if first is not None:
         yield "again", f"palmette show {folder}"
+        yield "page", f"palmette report {folder} --open"

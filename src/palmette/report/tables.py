@@ -278,7 +278,7 @@ def _links_table(result: Result) -> Table:
     table = _table("traffic")
     for name in ("exchanges", "up", "down"):
         table.add_column(name, justify="right")
-    links, server = result.summary()["traffic"]["links"], top(result)
+    links, server = result.links, top(result)
     flat = all(link["tier"] == server for link in links)
     for link in links:
         table.add_row(
@@ -309,6 +309,7 @@ def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
         name, why = found
         yield "backend", f"{name} ({why})"
     yield "folder", str(result.folder)
+    yield "page", f"palmette report {shlex.quote(str(result.folder))} --open"
     if (command := next_command(result)) is not None:
         yield "try next", command
 

@@ -287,9 +287,9 @@ def _check_folders(arms: Sequence[Arm], populations: Populations, objects: Mappi
             people = given.population if given.population is not None else populations.of(first.seeded(seed))
             expected[seed] = (first.name, of_population(people))
     for arm, seed, path in kept:
-        mine = {name: value for name, value in kept_in(Folder(path)).parts.items() if name in _POPULATION}
+        mine = {name: value for name, value in kept_in(Folder(path)).parts.items() if name in POPULATION}
         name, wanted = expected.setdefault(seed, (str(path), mine))
-        if differ := [PARTS[part] for part in _POPULATION if mine.get(part) != wanted[part]]:
+        if differ := [PARTS[part] for part in POPULATION if mine.get(part) != wanted[part]]:
             raise BadInput(
                 f"{path} is of another population than {name}: {', '.join(differ)} differ; compare only runs on the same "
                 "samples"
@@ -304,4 +304,4 @@ def _check_folders(arms: Sequence[Arm], populations: Populations, objects: Mappi
                 )
 
 
-_POPULATION = ("samples", "labels", "split", "tree")
+POPULATION = ("samples", "labels", "split", "tree")

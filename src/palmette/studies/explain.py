@@ -53,7 +53,7 @@ def readme(plan: Plan, study: Study | None = None) -> str:
     if plan.tune:
         lines += ["- `tries/METHOD-SEED/NUMBER`: the runs that tried settings, tested on validation samples."]
     lines += ["- `outcomes.json`: runs that diverged or failed, if any.", "", "## Go on, and look again", ""]
-    lines += ["    palmette resume THIS-FOLDER", "    palmette show THIS-FOLDER", ""]
+    lines += [f"    palmette {verb} THIS-FOLDER" for verb in ("resume", "show", "report")] + [""]
     if study is not None and plan.kind != "demo":
         summary = study.summary()
         lines += ["## What came out", "", markdown(sheets(summary))]

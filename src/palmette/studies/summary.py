@@ -24,8 +24,8 @@ def summary(study: Study) -> dict[str, Any]:
     """Return the study as one object of numbers and words."""
     plan, lead = study.plan, study.lead
     runs = {arm.name: {seed: result for _, seed, result in study.results([arm])} for arm in study.methods}
-    personal = {name: _devices(results, "PM", lead) for name, results in runs.items()}
-    teams = _teams(runs)
+    personal = {name: of_devices(results, "PM", lead) for name, results in runs.items()}
+    teams = teams_of(runs)
     methods = [_method(study, arm, runs[arm.name], personal, teams) for arm in study.methods]
     told: dict[str, Any] = {
         "kind": plan.kind,
@@ -60,7 +60,7 @@ def _method(
         "seeds": sorted(results),
         "missing": sorted(set(plan.seeds_of(arm)) - set(results)),
         "settings": {str(seed): result.config.settings for seed, result in results.items()},
-        "models": {kind: _model(results, kind, lead) for kind in kinds},
+        "models": {kind: model_of(results, kind, lead) for kind in kinds},
     }
     mine = personal[arm.name]
     if plan.against is not None and arm.name != plan.against and mine:
@@ -72,11 +72,12 @@ def _method(
     if plan.reference is not None and arm.name != plan.reference:
         told["hurt"]["local"] = hurt(mine, personal.get(plan.reference, {}), lower=lower)
     if "TM" in kinds:
-        told["hurt"]["team"] = hurt(mine, _devices(results, "TM", lead), lower=lower)
-    return told | _cost(results)
+        told["hurt"]["team"] = hurt(mine, of_devices(results, "TM", lead), lower=lower)
+    return told | cost_of(results)
 
 
-def _model(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[str, Any]:
+def model_of(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[str, Any]:
+    """Return how good one kind of model is over the seeds of a method."""
     results = {seed: result for seed, result in results.items() if kind in result.kinds}
     values = {seed: result.last(kind, lead) for seed, result in results.items()}
     worst = [result.last(kind, lead, weight="devices", statistic="worst-decile") for result in results.values()]
@@ -103,7 +104,7 @@ def spread(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
 
-def _cost(results: Mapping[int, Result]) -> dict[str, Any]:
+def cost_of(results: Mapping[int, Result]) -> dict[str, Any]:
     """Return what a run takes on average: gradient steps of a device, and bytes on every link."""
     if not results:
         return {"steps_per_device": math.nan, "tuning_steps": math.nan, "links": []}
@@ -113,7 +114,7 @@ def _cost(results: Mapping[int, Result]) -> dict[str, Any]:
         devices = len(by_node(result, "PM", 0, result.lead))
         steps.append(result.timings["device_steps"] / devices)
         tuning.append(result.timings.get("adapt_steps", 0) / devices)
-        for link in result.summary()["traffic"]["links"]:
+        for link in result.links:
             links.setdefault(link["tier"], []).append(link)
     server = top(next(iter(results.values())))
     return {
@@ -133,11 +134,12 @@ def _cost(results: Mapping[int, Result]) -> dict[str, Any]:
     }
 
 
-def _devices(results: Mapping[int, Result], kind: ModelKind, lead: str) -> Values:
+def of_devices(results: Mapping[int, Result], kind: ModelKind, lead: str) -> Values:
+    """Return one kind of model of a method on every device, seed by seed."""
     return {seed: by_node(result, kind, 0, lead) for seed, result in results.items()}
 
 
-def _teams(runs: Mapping[str, Mapping[int, Result]]) -> Teams:
+def teams_of(runs: Mapping[str, Mapping[int, Result]]) -> Teams:
     """Return who is in which team, by seed."""
     found: dict[int, dict[str, str]] = {}
     for results in runs.values():

@@ -1,0 +1,138 @@
+/**
+ * Make a table that sorts by a click or a key on the head of a column.
+ * columns: [{ head, value(row), show(row), text }], where `text` aligns left; rows: anything.
+ */
+function sortable(columns, rows, { caption, sort, descending = false, most = 200, key } = {}) {
+  const state = remembered(key, { at: sort ?? -1, down: descending, shown: most });
+  const body = h("tbody");
+  const heads = columns.map((column, at) =>
+    h(
+      "th",
+      { scope: "col", class: column.text ? "text" : null },
+      h(
+        "button",
+        {
+          type: "button",
+          onclick: () => {
+            state.down = state.at === at ? !state.down : !column.text;
+            state.at = at;
+            fill();
+          },
+        },
+        column.head,
+      ),
+    ),
+  );
+  const more = h("button", {
+    type: "button",
+    class: "quiet",
+    onclick: () => {
+      state.shown += 500;
+      fill();
+    },
+  });
+  function fill() {
+    const order = rows.slice();
+    if (state.at >= 0) {
+      const value = columns[state.at].value;
+      order.sort((one, other) => {
+        const [a, b] = [value(one), value(other)];
+        if (a === null || a === undefined) return 1;
+        if (b === null || b === undefined) return -1;
+        const sign = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
+        return state.down ? -sign : sign;
+      });
+    }
+    heads.forEach((head, at) =>
+      head.setAttribute("aria-sort", at === state.at ? (state.down ? "descending" : "ascending") : "none"),
+    );
+    body.replaceChildren(
+      ...order.slice(0, state.shown).map((row) =>
+        h(
+          "tr",
+          null,
+          columns.map((column, at) => {
+            const shown = column.show ? column.show(row) : column.value(row);
+            const words = [
+              column.text ? "text" : "",
+              column.best?.(row) ? "best" : "",
+              at === 0 && String(column.value(row)).length > 24 ? "long" : "",
+            ];
+            return h(
+              at === 0 ? "th" : "td",
+              { scope: at === 0 ? "row" : null, class: words.join(" ").trim() || null },
+              shown,
+            );
+          }),
+        ),
+      ),
+    );
+    more.hidden = order.length <= state.shown;
+    more.textContent = `Show more (${count(order.length - state.shown)} left)`;
+  }
+  fill();
+  return h(
+    "div",
+    null,
+    note(caption),
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || "table" },
+      h("table", null, h("thead", null, h("tr", null, heads)), body),
+    ),
+    more,
+  );
+}
+
+/** Make a plain table of text. */
+function plainTable(heads, rows, caption) {
+  return h(
+    "div",
+    null,
+    note(caption),
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || "table" },
+      h(
+        "table",
+        null,
+        heads.some(Boolean)
+          ? h(
+              "thead",
+              null,
+              h(
+                "tr",
+                null,
+                heads.map((head) => h("th", { scope: "col", class: "text" }, head)),
+              ),
+            )
+          : null,
+        h(
+          "tbody",
+          null,
+          rows.map((row) =>
+            h(
+              "tr",
+              null,
+              row.map((cell, at) => h(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: "text" }, cell)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
+/** Show the numbers behind a chart, made only when somebody opens them. */
+function numbersBehind(heads, rows) {
+  const box = h(
+    "details",
+    {
+      ontoggle: () => {
+        if (box.open && box.children.length === 1) box.append(plainTable(heads, rows().slice(0, 500)));
+      },
+    },
+    h("summary", null, "Show the numbers"),
+  );
+  return box;
+}

@@ -86,10 +86,10 @@ def watch(
         with Server(watched, host or HOST, port) as server:
             if host is not None and not server.own_only:
                 say("warning: everybody who can reach this machine can read this page")
-            typer.echo(f"watch  {server.address}  (stop with Ctrl-C)")
-            if open_:
-                _browse(server.address)
             try:
+                typer.echo(f"watch  {server.address}  (stop with Ctrl-C)")
+                if open_:
+                    _browse(server.address)
                 server.serve_forever(poll_interval=0.2)
             except KeyboardInterrupt:
                 say("stopped watching; a run that is going on goes on")

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers
+.PHONY: setup test check demo docs page-library bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
 
 setup: .venv/ready
 
@@ -80,6 +80,11 @@ prove-teams: .venv/ready
 
 prove-heterogeneity: .venv/ready
 	.venv/bin/python proofs/heterogeneity.py docs/images/two-level.png
+
+# The pictures of docs/report.md. FOLDER=... keeps the runs.
+prove-report: export PYTHONPATH = tests
+prove-report: .venv/ready
+	.venv/bin/python proofs/report.py $(or $(FOLDER),$$(mktemp -d))
 
 # The mixed model is statsmodels'. FOLDER=... keeps the donors' models, and goes on with those that are there.
 prove-multilevel: export PALMETTE_DATA ?= ../shared/data

@@ -52,15 +52,20 @@ function distribution(groups, { share, label, caption, x }) {
           groups.filter((group) => group.mean !== null),
           { x: "mean", fy: "name", stroke: "currentColor", strokeWidth: 1.5, strokeDasharray: "3 3" },
         ),
-        Plot.text(groups, {
-          fy: "name",
-          text: "title",
-          frameAnchor: "top-left",
-          dy: -2,
-          dx: 4,
-          textAnchor: "start",
-          fontWeight: 600,
-        }),
+        // The name of a row stands where its bars do not.
+        ...["left", "right"].map((side) =>
+          Plot.text(
+            groups.filter((group) => group.mean > (low + high) / 2 === (side === "left")),
+            {
+              fy: "name",
+              text: "title",
+              frameAnchor: `top-${side}`,
+              dy: -2,
+              dx: side === "left" ? 4 : -4,
+              fontWeight: 600,
+            },
+          ),
+        ),
       ],
     });
   const box = figure(draw, { label, caption });

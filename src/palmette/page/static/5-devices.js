@@ -174,7 +174,7 @@ function devicePanel(run, population, device, kinds, scale) {
           `Training samples by class: ${population.labels[device]
             .map((number, at) => [number, at])
             .filter(([number]) => number)
-            .map(([number, at]) => `${className(population, at)} ${count(number)}`)
+            .map(([number, at]) => `${className(population, at)}: ${count(number)}`)
             .join(", ")}.`,
         )
       : null,

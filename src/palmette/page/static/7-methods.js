@@ -113,7 +113,7 @@ function methodsCard(data, group, key) {
     group.methods.length
       ? sortable(columns, group.methods, {
           key: `${key}-table`,
-          caption: `Test ${group.metric}${several ? `, mean of up to ${group.seeds.length} seeds ± standard deviation` : ""}; PM are personal, TM team models, GM the global model. The best of a column is bold.${some("difference") ? ` Differences are of personal models on the same device, in ${units}, with a 95 % bootstrap interval over seeds, teams and devices.` : ""}`,
+          caption: `Test ${group.metric}${several ? `, mean of up to ${group.seeds.length} seeds ± standard deviation` : ""}; PM are personal, TM team models, GM the global model. The best of a column is bold.${some("difference") ? ` Differences are of personal models on the same device, in ${units}, with a 95 % bootstrap interval over seeds, teams and devices. “Worse than” is the share of devices whose personal model does worse than that method’s, or than one trained on the device alone.` : ""}`,
         })
       : note("No run has come to its end yet."),
   );

@@ -567,3 +567,31 @@ def test_names_are_escaped_in_markdown_and_latex() -> None:
     assert sheets.markdown([sheet]).splitlines()[0] == "| a_b | x\\|y |"
     assert "**1±2**" in sheets.markdown([sheet])
     assert r"m\_1 \& 50 \% & \textbf{1$\pm$2} \\" in sheets.latex([sheet])
+
+
+def test_the_name_of_an_algorithm_is_the_algorithm_also_where_a_run_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pm.run("fedavg", pm.make_population("digits", tree="2x2"), rounds=1, out="fedavg", progress=False)
+    words = [
+        "compare",
+        "fedavg",
+        "--tree",
+        "2x2",
+        "--rounds",
+        "2",
+        "--seeds",
+        "1",
+        "--no-local",
+        "--out",
+        "study",
+        "-q",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.stderr
+    assert "fedavg is the algorithm; the run in the folder of that name is ./fedavg." in done.stderr
+    assert Study(Path("study")).plan.arms[0].runs == {}
+    words[1], words[words.index("study")] = "./fedavg", "other"
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert list(Study(Path("other")).plan.arms[0].runs) == [0]

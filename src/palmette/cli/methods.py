@@ -16,7 +16,7 @@ from palmette.protocol.importing import whole_path
 from palmette.protocol.settings import described
 from palmette.runs import read_config
 from palmette.runs.folder import CONFIG
-from palmette.studies.arms import arms_of_runs, is_run, lacking
+from palmette.studies.arms import also_a_run, arms_of_runs, is_run, lacking
 from palmette.studies.compare import LOCAL
 from palmette.studies.plan import Arm, is_study
 from palmette.values import one_line
@@ -58,7 +58,7 @@ def arms_of(
     fresh = _fresh([word for word in words if not is_run(word)])
     arms = arms_of_runs(folders, fresh)
     base: dict[str, Any] = {}
-    notes: list[str] = []
+    notes = [told for word in words if (told := also_a_run(word))]
     if file is None and folders and (fresh or local):
         kept = read_config(folders[0] / CONFIG)
         base = {key: kept[key] for key in _SHARED if key in kept}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from palmette.algorithms import check_name, kind_of
+from palmette.algorithms import ALGORITHMS, check_name, kind_of
 from palmette.errors import BadInput, nearest
 from palmette.learner import Optimiser
 from palmette.population import Population
@@ -27,8 +27,15 @@ from palmette.values import shown, whole
 
 
 def is_run(what: Any) -> bool:
-    """Return whether something that was named is the folder of a run."""
-    return isinstance(what, str | Path) and (Path(what) / CONFIG).is_file()
+    """Return whether something that was named is the folder of a run; the name of an algorithm is the algorithm."""
+    return isinstance(what, str | Path) and what not in ALGORITHMS and (Path(what) / CONFIG).is_file()
+
+
+def also_a_run(word: str) -> str:
+    """Say that a word was taken for an algorithm though a run lies in a folder of that name; nothing where none does."""
+    if word not in ALGORITHMS or not (Path(word) / CONFIG).is_file():
+        return ""
+    return f"{word} is the algorithm; the run in the folder of that name is ./{word}."
 
 
 def arms_of_runs(folders: Iterable[Path], taken: Iterable[str] = ()) -> list[Arm]:

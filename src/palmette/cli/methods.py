@@ -58,7 +58,7 @@ def arms_of(
     fresh = _fresh([word for word in words if not is_run(word)])
     arms = arms_of_runs(folders, fresh)
     base: dict[str, Any] = {}
-    notes = [told for word in words if (told := also_a_run(word))]
+    notes = [text for word in words if (text := also_a_run(word))]
     if file is None and folders and (fresh or local):
         kept = read_config(folders[0] / CONFIG)
         base = {key: kept[key] for key in _SHARED if key in kept}

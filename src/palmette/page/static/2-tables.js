@@ -71,56 +71,40 @@ function sortable(columns, rows, { caption, sort, descending = false, most = 200
     more.textContent = `Show more (${count(order.length - state.shown)} left)`;
   }
   fill();
-  return h(
-    "div",
-    null,
-    note(caption),
-    h(
-      "div",
-      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || "table" },
-      h("table", null, h("thead", null, h("tr", null, heads)), body),
-    ),
-    more,
-  );
+  return h("div", null, note(caption), framed(caption || "table", h("tr", null, heads), body), more);
+}
+
+/** Put the head and the body of a table into a frame that scrolls by itself, so that the page never does sideways. */
+function framed(label, head, body, kind = null) {
+  const table = h("table", { class: kind }, head ? h("thead", null, head) : null, body);
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, table);
 }
 
 /** Make a plain table of text. */
 function plainTable(heads, rows, caption) {
-  return h(
-    "div",
-    null,
-    note(caption),
-    h(
-      "div",
-      { class: "scroll", tabindex: "0", role: "group", "aria-label": caption || "table" },
-      h(
-        "table",
-        null,
-        heads.some(Boolean)
-          ? h(
-              "thead",
-              null,
-              h(
-                "tr",
-                null,
-                heads.map((head) => h("th", { scope: "col", class: "text" }, head)),
-              ),
-            )
-          : null,
-        h(
-          "tbody",
-          null,
-          rows.map((row) =>
-            h(
-              "tr",
-              null,
-              row.map((cell, at) => h(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: "text" }, cell)),
-            ),
-          ),
-        ),
-      ),
-    ),
-  );
+  const cell = (text, at) => h(at === 0 ? "th" : "td", { scope: at === 0 ? "row" : null, class: "text" }, text);
+  const head = heads.map((text) => h("th", { scope: "col", class: "text" }, text));
+  const lines = rows.map((row) => h("tr", null, row.map(cell)));
+  const top = heads.some(Boolean) ? h("tr", null, head) : null;
+  return h("div", null, note(caption), framed(caption || "table", top, h("tbody", null, lines)));
+}
+
+/** Make a table whose cells are coloured: rows of [name, cells of { text, colour }]. */
+function heatTable(label, corner, columns, rows) {
+  const cell = ({ text, colour }) => h("td", { style: `background:${colour.fill};color:${colour.ink}` }, text);
+  const head = [
+    h("th", { scope: "col", class: "text" }, corner),
+    columns.map((name) => h("th", { scope: "col" }, name)),
+  ];
+  const line = ([name, cells]) => h("tr", null, h("th", { scope: "row", class: "text" }, name), cells.map(cell));
+  return framed(label, h("tr", null, head), h("tbody", null, rows.map(line)), "heat");
+}
+
+/** Make a list to choose one of: options of [value, text]; `choose` is called with the value. */
+function chooser(options, current, choose, id = null) {
+  const entries = options.map(([value, text]) => h("option", { value, selected: value === current }, text));
+  const box = h("select", { id, onchange: () => choose(box.value) }, entries);
+  return box;
 }
 
 /** Show the numbers behind a chart, made only when somebody opens them. */

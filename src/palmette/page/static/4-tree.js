@@ -125,13 +125,11 @@ class TreeView {
   }
 
   chooser(name, values) {
-    const options = values.map(([value, text]) => h("option", { value, selected: value === this.state[name] }, text));
-    const box = h("select", { id: `${this.key}-${name}` }, options);
-    box.addEventListener("change", () => {
-      this.state[name] = box.value;
+    const choose = (value) => {
+      this.state[name] = value;
       this.fill();
-    });
-    return box;
+    };
+    return chooser(values, this.state[name], choose, `${this.key}-${name}`);
   }
 
   searcher() {

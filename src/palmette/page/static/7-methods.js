@@ -151,16 +151,11 @@ function methodCurves(group, key, colours) {
     );
   };
   fill();
-  const choose = h(
-    "select",
-    {
-      onchange: () => {
-        state.kind = choose.value;
-        fill();
-      },
-    },
-    kinds.map((kind) => h("option", { value: kind, selected: kind === state.kind }, kind)),
-  );
+  const options = kinds.map((kind) => [kind, kind]);
+  const choose = chooser(options, state.kind, (kind) => {
+    state.kind = kind;
+    fill();
+  });
   return card(
     `${key}-curves`,
     `Test ${group.metric} over the rounds`,
@@ -190,16 +185,11 @@ function pairedCard(group, key, colours) {
     );
   };
   fill();
-  const choose = h(
-    "select",
-    {
-      onchange: () => {
-        state.method = choose.value;
-        fill();
-      },
-    },
-    found.map((one) => h("option", { value: one.method, selected: one.method === state.method }, one.method)),
-  );
+  const options = found.map((one) => [one.method, one.method]);
+  const choose = chooser(options, state.method, (method) => {
+    state.method = method;
+    fill();
+  });
   return card(
     `${key}-paired`,
     "Device by device",

@@ -1,152 +1,62 @@
 /** Show all methods on all populations in one table: which to use where. */
 function overviewCard(data) {
-  const share = data.groups[0].share,
-    lower = data.groups[0].lower;
+  const { share, lower } = data.groups[0];
   const rows = [];
   for (const group of data.groups)
     for (const one of group.methods)
       for (const kind of Object.keys(one.models))
         if (!rows.some((row) => row.method === one.method && row.kind === kind))
           rows.push({ method: one.method, kind });
-  const cell = (group, row) => group.methods.find((one) => one.method === row.method)?.models[row.kind]?.mean ?? null;
+  const value = (group, row) => group.methods.find((one) => one.method === row.method)?.models[row.kind]?.mean ?? null;
   const scales = data.groups.map((group) =>
     scaleOf(
-      rows.map((row) => cell(group, row)),
+      rows.map((row) => value(group, row)),
       lower,
     ),
   );
   const level = data.groups.map((group) => new Set(group.level.map(([method, kind]) => `${method} ${kind}`)));
-  return card(
-    "overview",
-    "Which method on which population",
-    note(
-      "Test accuracy, mean over the seeds. Colours go from the worst to the best of each column; a star marks the best of each population and what is not clearly worse.",
-    ),
-    h(
-      "div",
-      { class: "scroll", tabindex: "0", role: "group", "aria-label": "All methods on all populations" },
-      h(
-        "table",
-        { class: "heat" },
-        h(
-          "thead",
-          null,
-          h(
-            "tr",
-            null,
-            h("th", { scope: "col", class: "text" }, "models"),
-            data.groups.map((group) => h("th", { scope: "col" }, group.title)),
-          ),
-        ),
-        h(
-          "tbody",
-          null,
-          rows.map((row) =>
-            h(
-              "tr",
-              null,
-              h("th", { scope: "row", class: "text" }, `${row.method}, ${row.kind}`),
-              data.groups.map((group, at) => {
-                const value = cell(group, row),
-                  { fill, ink } = scales[at].colour(value);
-                return h(
-                  "td",
-                  { style: `background:${fill};color:${ink}` },
-                  `${score(value, share)}${level[at].has(`${row.method} ${row.kind}`) ? " ★" : ""}`,
-                );
-              }),
-            ),
-          ),
-        ),
-      ),
-    ),
-  );
+  const cells = (row) =>
+    data.groups.map((group, at) => {
+      const star = level[at].has(`${row.method} ${row.kind}`) ? " ★" : "";
+      return { text: `${score(value(group, row), share)}${star}`, colour: scales[at].colour(value(group, row)) };
+    });
+  const told = `Test ${data.groups[0].metric}, mean over the seeds. Colours go from the worst to the best of each column; a star marks the best of each population and what is not clearly worse.`;
+  const lines = rows.map((row) => [`${row.method}, ${row.kind}`, cells(row)]);
+  const names = data.groups.map((group) => group.title);
+  const table = heatTable("All methods on all populations", "models", names, lines);
+  return card("overview", "Which method on which population", note(told), table);
 }
 
 /** Show the settings that a sweep tried: two of them as a map of colours, others as a table. */
 function gridCard(data) {
-  const { keys, by, points, chosen } = data.grid,
-    group = data.groups[0],
-    share = group.share;
+  const { keys, by, points, chosen } = data.grid;
+  const { share, lower } = data.groups[0];
   const scale = scaleOf(
     points.map((one) => one.mean),
-    group.lower,
+    lower,
   );
-  const told = note(
-    `${by} on samples kept apart for choosing, never on test samples.${chosen
-      .map(
-        (one) =>
-          ` Seed ${one.seed} chose ${Object.entries(one.settings)
-            .map(([key, value]) => `${key}=${value}`)
-            .join(", ")}.`,
-      )
-      .join("")}`,
-  );
-  if (keys.length === 2) {
-    const values = keys.map((key) => [...new Set(points.map((one) => one.settings[key]))]);
-    return card(
-      "grid",
-      "Settings that were tried",
-      told,
-      h(
-        "div",
-        { class: "scroll", tabindex: "0", role: "group", "aria-label": "Settings" },
-        h(
-          "table",
-          { class: "heat" },
-          h(
-            "thead",
-            null,
-            h(
-              "tr",
-              null,
-              h("th", { class: "text", scope: "col" }, `${keys[0]} \\ ${keys[1]}`),
-              values[1].map((value) => h("th", { scope: "col" }, String(value))),
-            ),
-          ),
-          h(
-            "tbody",
-            null,
-            values[0].map((row) =>
-              h(
-                "tr",
-                null,
-                h("th", { scope: "row", class: "text" }, String(row)),
-                values[1].map((column) => {
-                  const one = points.find(
-                    (point) => point.settings[keys[0]] === row && point.settings[keys[1]] === column,
-                  );
-                  const { fill, ink } = scale.colour(one?.mean ?? null);
-                  return h(
-                    "td",
-                    { style: `background:${fill};color:${ink}` },
-                    one ? score(one.mean, share) : "diverged",
-                  );
-                }),
-              ),
-            ),
-          ),
-        ),
-      ),
-    );
-  }
-  return card(
-    "grid",
-    "Settings that were tried",
-    told,
-    sortable(
-      [
-        ...keys.map((key) => ({
-          head: key,
-          value: (one) => one.settings[key],
-          show: (one) => String(one.settings[key]),
-        })),
-        { head: by, value: (one) => one.mean, show: (one) => chip(one.mean, scale, share) },
-      ],
-      points,
-      { key: "grid-table", sort: keys.length, descending: !group.lower },
-    ),
-  );
+  const settings = (one) => keys.map((key) => `${key}=${one.settings[key]}`).join(", ");
+  const told = chosen.map((one) => ` Seed ${one.seed} chose ${settings(one)}.`).join("");
+  const head = note(`${by} on samples kept apart for choosing, never on test samples.${told}`);
+  const columns = [
+    ...keys.map((key) => ({ head: key, value: (one) => one.settings[key], show: (one) => String(one.settings[key]) })),
+    { head: by, value: (one) => one.mean, show: (one) => chip(one.mean, scale, share) },
+  ];
+  const [first, second] = keys.map((key) => [...new Set(points.map((one) => one.settings[key]))]);
+  const cell = (row, column) => {
+    const one = points.find((point) => point.settings[keys[0]] === row && point.settings[keys[1]] === column);
+    return { text: one ? score(one.mean, share) : "diverged", colour: scale.colour(one?.mean ?? null) };
+  };
+  const table =
+    keys.length === 2
+      ? heatTable(
+          "Settings",
+          `${keys[0]} \\ ${keys[1]}`,
+          second.map(String),
+          first.map((row) => [String(row), second.map((column) => cell(row, column))]),
+        )
+      : sortable(columns, points, { key: "grid-table", sort: keys.length, descending: !lower });
+  return card("grid", "Settings that were tried", head, table);
 }
 
 /** Show how far every run of a study is. */

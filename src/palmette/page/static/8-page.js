@@ -23,22 +23,13 @@ function drawRun() {
     run = data.runs[chosen.run];
   const population = run.population === null ? null : data.populations[run.population];
   const several = data.runs.length > 1;
-  const choose = several
-    ? h(
-        "select",
-        {
-          id: "choose-run",
-          onchange: () => {
-            chosen.run = Number(choose.value);
-            drawRun();
-            document.getElementById("choose-run").focus();
-          },
-        },
-        data.runs.map((one, at) =>
-          h("option", { value: at, selected: at === chosen.run }, `${one.label}, seed ${one.seed}`),
-        ),
-      )
-    : null;
+  const options = data.runs.map((one, at) => [String(at), `${one.label}, seed ${one.seed}`]);
+  const choose = (at) => {
+    chosen.run = Number(at);
+    drawRun();
+    document.getElementById("choose-run").focus();
+  };
+  const list = several ? chooser(options, String(chosen.run), choose, "choose-run") : null;
   place.replaceChildren(
     ...[
       several
@@ -50,7 +41,7 @@ function drawRun() {
               "div",
               { class: "controls" },
               h("label", { for: "choose-run" }, "Run"),
-              choose,
+              list,
               h("span", { class: "hint" }, `${run.folder}, ${run.state}`),
             ),
           )

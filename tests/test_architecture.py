@@ -24,7 +24,7 @@ LAYERS = (
     ("runs",),
     ("report",),
     ("studies", "bench", "testing"),
-    ("page",),
+    ("figures", "page"),
     ("cli",),
     ("__main__",),
 )

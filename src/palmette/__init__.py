@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.errors import Diverged as Diverged
     from palmette.errors import PalmetteError as PalmetteError
     from palmette.errors import ProtocolError as ProtocolError
+    from palmette.figures import figure as figure
     from palmette.learner import Batch as Batch
     from palmette.learner import Epochs as Epochs
     from palmette.learner import Mix as Mix
@@ -72,6 +73,7 @@ _HOMES = {
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
     "errors": "BadInput Diverged PalmetteError ProtocolError",
+    "figures": "figure",
     "learner": "Batch Epochs Mix Move Optimiser Outputs",
     "links": "Link Participation",
     "page": "write_report",

@@ -15,6 +15,7 @@ from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.figure import figure
 from palmette.cli.new import new
 from palmette.cli.out import adapt, export, predict
 from palmette.cli.page import report, watch
@@ -257,6 +258,7 @@ def demo(quiet: options.Quiet = False) -> None:
 app.command()(bench)
 app.command()(check)
 app.command()(compare)
+app.command()(figure)
 app.command()(new)
 app.command()(report)
 app.command()(reproduce)

@@ -16,7 +16,7 @@ from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import ModelKind
 from palmette.runs import Interrupted, prepare
-from palmette.runs.fingerprint import PARTS, kept_in, of_population
+from palmette.runs.fingerprint import kept_in, of_another_population, of_population
 from palmette.runs.folder import Folder, claimed
 from palmette.studies import tuning
 from palmette.studies.arms import Base, arms_of, chosen_seeds, lacking, named_methods, shared_out, shared_settings
@@ -287,9 +287,9 @@ def _check_folders(arms: Sequence[Arm], populations: Populations, objects: Mappi
             people = given.population if given.population is not None else populations.of(first.seeded(seed))
             expected[seed] = (first.name, of_population(people))
     for arm, seed, path in kept:
-        mine = {name: value for name, value in kept_in(Folder(path)).parts.items() if name in POPULATION}
+        mine = kept_in(Folder(path)).parts
         name, wanted = expected.setdefault(seed, (str(path), mine))
-        if differ := [PARTS[part] for part in POPULATION if mine.get(part) != wanted[part]]:
+        if differ := of_another_population(mine, wanted):
             raise BadInput(
                 f"{path} is of another population than {name}: {', '.join(differ)} differ; compare only runs on the same "
                 "samples"
@@ -302,6 +302,3 @@ def _check_folders(arms: Sequence[Arm], populations: Populations, objects: Mappi
                     f"{path} had another {'participation' if key == 'participation' else 'failure rate (loss)'} than "
                     f"{shared.name}: {shown(mine_)}, not {shown(theirs)}; compare only runs with the same"
                 )
-
-
-POPULATION = ("samples", "labels", "split", "tree")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import palmette as pm
 from palmette.cli.app import app
-from palmette.figures import made
+from palmette.figures.make import made
 from palmette.figures.lines import gather
 from palmette.report import style
 from palmette.report.numbers import by_node
@@ -143,9 +143,8 @@ def check_texts(figure: Figure) -> None:
         for axis in (axes.xaxis, axes.yaxis) if axes.axison else ():
             low, high = sorted(axis.get_view_interval())
             shown += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
-        for text in shown:
-            if text.get_visible() and text.get_text():
-                boxes.append((text.get_text(), text.get_window_extent()))
+        shown = [text for text in shown if text.get_visible() and text.get_text()]
+        boxes += [(text.get_text(), text.get_window_extent()) for text in shown]
     for legend in figure.legends:
         boxes += [(text.get_text(), text.get_window_extent()) for text in legend.get_texts()]
     assert boxes
@@ -374,7 +373,7 @@ def test_devices_without_a_number_are_left_out_aloud(tmp_path: Path) -> None:
     ("words", "told"),
     [
         ("permfl --kind paired", "paired differences need two methods; there is permfl only"),
-        ("permfl --kind convergence --metric nonsense", "has no nonsense of PM or TM or GM; there are the metrics accuracy, loss"),
+        ("permfl --kind convergence --metric nonsense", "has no nonsense of PM or TM or GM; there are the metrics accuracy"),
         ("local --kind convergence --model GM", "has no accuracy of GM; there are the metrics accuracy, loss of the models PM"),
         ("local --kind tree --model GM", "local has no accuracy of GM and is left out"),
         ("permfl flat --kind paired", "is of another population than"),

@@ -83,7 +83,7 @@ def figure(
     """
     with one_line_errors():
         from palmette.errors import BadInput
-        from palmette.figures import check_out, made, write
+        from palmette.figures.make import check_out, made, write
 
         if against is not None and kind is not Kind.paired:
             raise BadInput("--against is for --kind paired")

@@ -13,6 +13,7 @@ LAYERS = (
     ("errors",),
     ("address", "files", "values"),
     ("imports",),
+    ("track",),
     ("tree",),
     ("datasets",),
     ("population", "task"),

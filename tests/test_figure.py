@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import palmette as pm
 from palmette.cli.app import app
-from palmette.figures.make import made
 from palmette.figures.lines import gather
+from palmette.figures.make import made
 from palmette.report import style
 from palmette.report.numbers import by_node
 from palmette.runs import Result

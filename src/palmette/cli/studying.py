@@ -79,20 +79,21 @@ def conducted(
     jobs: int | None,
     json: bool,
     quiet: bool,
+    track: Sequence[str] = (),
 ) -> None:
     """Run a study, print what came out, and leave with the exit code that fits."""
     with claimed(out, Path("runs"), stem) as folder:
         try:
-            study = conduct(plan, folder, jobs=jobs, shown=not quiet)
+            study = conduct(plan, folder, jobs=jobs, shown=not quiet, track=track)
         except (Interrupted, KeyboardInterrupt) as error:
             raise _stopped(error, folder) from error
     presented(study, outputs, json=json)
 
 
-def continued(folder: Path, *, json: bool, quiet: bool) -> None:
+def continued(folder: Path, *, json: bool, quiet: bool, track: Sequence[str] = ()) -> None:
     """Go on with a study, and print what came out."""
     try:
-        study = go_on(folder, shown=not quiet)
+        study = go_on(folder, shown=not quiet, track=track)
     except (Interrupted, KeyboardInterrupt) as error:
         raise _stopped(error, folder) from error
     presented(study, Outputs(), json=json)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from palmette.figures.lines import gather
 from palmette.figures.make import made
 from palmette.report import style
 from palmette.report.numbers import by_node
-from palmette.runs import Result
+from palmette.runs import Interrupted, Result
 from palmette.studies.statistics import difference, hurt
 from palmette.studies.summary import of_devices, teams_of
 
@@ -296,6 +297,18 @@ def test_convergence_over_steps_counts_the_steps_of_a_device(runs: Path, tmp_pat
     assert float(last["steps_per_device"]) == 12
 
 
+def test_how_far_models_lie_apart_is_drawn_too(runs: Path, tmp_path: Path) -> None:
+    result = Result(runs / "permfl")
+    drawn = made(result, "convergence", metric="distance")
+    assert drawn.notes == ["permfl has no distance of GM and is left out"]
+    assert {row[3]: row[5] for row in drawn.rows if row[1] == "TM"} == result.curve("TM", "distance")
+    assert drawn.figure.axes[0].get_ylabel() == "distance"
+    check_texts(drawn.figure)
+    code, told = draw(runs / "permfl", "--kind", "devices", "--metric", "distance", "--out", tmp_path / "f.pdf")
+    assert code == 2
+    assert "only convergence and traffic draw it" in told
+
+
 # -- large, unfinished, odd --------------------------------------------------------------------------------------------
 
 
@@ -329,19 +342,33 @@ def test_a_run_under_way_is_drawn_as_far_as_it_is(runs: Path, tmp_path: Path) ->
         def exchange(self, tier: int) -> None: ...
         def round(self, done: int, scores: Any) -> None:
             if done == 2:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
 
         def stopping(self) -> None: ...
 
     people = pm.make_population("digits", tree="2x3")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         pm.run("permfl", people, rounds=4, settings={"team_steps": 2}, out=tmp_path / "half", observer=Stop())
     code, told = draw(tmp_path / "half", "--kind", "convergence", "--out", tmp_path / "f.pdf")
     assert code == 0, told
-    assert "is not finished: drawn is what it came to after round" in told
+    assert "is not finished: drawn is what it came to after round 2 of 4" in told
+    assert draw(tmp_path / "half", "--kind", "traffic", "--out", tmp_path / "f.pdf")[0] == 0
     code, told = draw(tmp_path / "half", "--kind", "convergence", "--over", "steps", "--out", tmp_path / "f.pdf")
     assert (code, told.count("\n")) == (2, 1)
     assert "draw it over rounds" in told
+
+
+def test_a_run_that_diverged_is_drawn_as_far_as_it_was_sane(tmp_path: Path) -> None:
+    people = pm.make_population("digits", tree="2x3")
+    with pytest.raises(pm.Diverged), pytest.warns(UserWarning, match="alpha"):
+        pm.run("permfl", people, rounds=5, settings={"alpha": 1e20}, out=tmp_path / "r")
+    for kind in ("convergence", "devices", "tree"):
+        code, told = draw(tmp_path / "r", "--kind", kind, "--out", tmp_path / "f.pdf")
+        assert code == 0, told
+        assert "diverged: drawn is what it came to after round 0 of 5" in told
+    code, told = draw(tmp_path / "r", "--kind", "traffic", "--out", tmp_path / "f.pdf")
+    assert (code, told.count("\n")) == (2, 1)
+    assert "has counted no traffic yet" in told
 
 
 def test_devices_without_a_number_are_left_out_aloud(tmp_path: Path) -> None:

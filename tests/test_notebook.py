@@ -66,7 +66,9 @@ def test_the_history_of_a_run_is_a_data_frame(result: pm.Result) -> None:
     frame = result.to_pandas()
     assert isinstance(frame, pd.DataFrame)
     assert list(frame.columns) == result.metrics.column_names
-    last = frame.query("model == 'PM' and metric == 'accuracy' and tier == 2 and weight == 'samples' and when == 'after'")
+    last = frame.query(
+        "model == 'PM' and metric == 'accuracy' and tier == 2 and weight == 'samples' and when == 'after'"
+    )
     last = last.query("on == 'all' and round == 2")
     assert last["value"].tolist() == [result.last("PM")]
     traffic = result.to_pandas("traffic")

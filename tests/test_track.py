@@ -135,6 +135,7 @@ def test_a_tracker_is_told_settings_numbers_traffic_and_the_end(
             worst = {round_: numbers[f"{kind}/{metric}_worst_tenth"] for round_, numbers in notes.rounds}
             assert worst == result.curve(kind, metric, weight="devices", statistic="worst-decile")
     last = notes.rounds[-1][1]
+    assert last["PM/distance"] == result.last("PM", "distance")
     for link, told in zip(("teams", "server"), result.summary()["traffic"]["links"], strict=True):
         for key in ("exchanges", "bytes_up", "bytes_down"):
             assert last[f"traffic/{link}/{key}"] == told[key]

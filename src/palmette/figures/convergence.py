@@ -93,7 +93,7 @@ def _axes(axes: Axes, choice: Choice, before: str) -> None:
     if choice.over == "rounds":
         whole_rounds(axes)
     axes.set_xlabel("global round" if choice.over == "rounds" else "gradient steps of a device")
-    axes.set_ylabel(before + title(choice.metric))
+    axes.set_ylabel(before + title(choice))
     low, high = axes.dataLim.y0, axes.dataLim.y1
     if choice.lower and low > 0 and high > _LOG * low:
         axes.set_yscale("log")
@@ -137,7 +137,10 @@ def _of_devices(result: Result, kind: ModelKind, metric: str, rounds: Sequence[i
     if all(len(one) for one in found):
         low, high = np.array([np.quantile(one, (_LOW, _HIGH)) for one in found]).T
         return low, high, "middle 80 % of devices"
-    mean = result.curve(kind, metric, weight="devices")
+    mean = result.curve(kind, metric, weight="devices", statistic="mean")
+    if not mean:  # a number about nodes: it has no spread
+        nothing = np.full(len(rounds), np.nan)
+        return nothing, nothing, ""
     spread = result.curve(kind, metric, weight="devices", statistic="spread")
     pairs = np.array([(mean.get(one, np.nan), spread.get(one, np.nan)) for one in rounds])
     low, high = clipped(pairs[:, 0] - pairs[:, 1], pairs[:, 0] + pairs[:, 1], metric)

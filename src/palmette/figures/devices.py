@@ -63,7 +63,7 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
 
 def _across(choice: Choice, chosen: Sequence[tuple[Line, ModelKind]], lines: Sequence[Line]) -> str:
     which = f" with its {chosen[0][1]}" if len(lines) > 1 else ""
-    return f"{title(choice.metric)} of a device{which}"
+    return f"{title(choice)} of a device{which}"
 
 
 def _values(line: Line, kind: ModelKind, metric: str, drawn: Drawn) -> Any:

@@ -108,9 +108,10 @@ def measure(axis: Any, metric: str) -> None:
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g}".replace("-", "−")))
 
 
-def title(metric: str) -> str:
+def title(choice: Choice) -> str:
     """Return what an axis of a metric is called."""
-    return f"test {style.plain(metric, _LABEL)}{' (%)' if is_share(metric) else ''}"
+    name_ = style.plain(choice.metric, _LABEL)
+    return name_ if choice.told else f"test {name_}{' (%)' if is_share(choice.metric) else ''}"
 
 
 def deviation(values: NDArray[np.float64]) -> NDArray[np.float64]:

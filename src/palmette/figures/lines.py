@@ -53,6 +53,7 @@ class Choice:
         width: How wide it is to be.
         over: What the rounds are counted in: rounds, or gradient steps of a device.
         against: The method that the others are compared with; ``None`` for the first.
+        told: Whether the metric is not measured on samples but a number about nodes, such as the distance between models.
     """
 
     metric: str
@@ -60,6 +61,7 @@ class Choice:
     width: Width = "column"
     over: str = "rounds"
     against: str | None = None
+    told: bool = False
 
     @property
     def lower(self) -> bool:
@@ -180,7 +182,7 @@ def _tell_unfinished(result: Result, notes: list[str]) -> None:
     if not result.metrics.num_rows:
         raise BadInput(f"the run in {result.folder} has no numbers yet; there is nothing to draw")
     if not result.finished:
-        how = "is still running" if result.running else "is not finished"
+        how = "is still running" if result.running else "diverged" if result.ended else "is not finished"
         notes.append(
             f"the run in {result.folder} {how}: drawn is what it came to after round {result.rounds_done} of "
             f"{result.config.rounds}"

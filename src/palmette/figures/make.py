@@ -90,7 +90,13 @@ def made(
         raise BadInput("there is nothing to draw: name the folder of a run or of a study")
     lines, notes = gather(sources, [method] if isinstance(method, str) else method)
     models = (model,) if isinstance(model, str) else tuple(model)
-    choice = Choice(metric or lines[0].first.lead, models, width, over, against)  # type: ignore[arg-type]
+    name = metric or lines[0].first.lead
+    told = any(
+        name in line.first.metrics["metric"].to_pylist() and name not in line.first.metric_names for line in lines
+    )
+    if told and kind not in ("convergence", "traffic"):
+        raise BadInput(f"{name} is not measured on the samples of devices; only convergence and traffic draw it")
+    choice = Choice(name, models, width, over, against, told)  # type: ignore[arg-type]
     with settings(PAPER):
         drawn = _drawer(kind)(lines, choice)
     drawn.notes[:0] = notes

@@ -73,7 +73,7 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
         left.axhline(value, **{**look, "marker": ""}, zorder=2)
     _bytes_axis(left.xaxis, left, [upper for line in methods for upper in sent[line].links[max(sent[line].links)]])
     left.set_xlabel("bytes to and from the server so far")
-    left.set_ylabel((f"{chosen[0][1]}: " if len(methods) > 1 else "") + title(choice.metric))
+    left.set_ylabel((f"{chosen[0][1]}: " if len(methods) > 1 else "") + title(choice))
     measure(left.yaxis, choice.metric)
     _bars(right, [(line, sent[line]) for line in methods])
     style.key(figure, shapes, seeds_of(methods))

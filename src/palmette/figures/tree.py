@@ -90,7 +90,7 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
         axes.set_axis_off()
     bar = figure.colorbar(scale, ax=list(panels), location="bottom", fraction=0.05, pad=0.02, aspect=34, shrink=0.8)
     bar.outline.set_linewidth(0)
-    bar.set_label("\n".join([title(choice.metric), *([] if apart else [_whose(trees[0][1])])]))
+    bar.set_label("\n".join([title(choice), *([] if apart else [_whose(trees[0][1])])]))
     measure(bar.ax.xaxis, choice.metric)
     return drawn
 

@@ -110,15 +110,18 @@ class Result(Models):
             )
         head = (f"test {metric}", "last", "best", "in round", "worst tenth")
         tables = [html_table(head, rows)] if rows else []
-        return html_page(config.title, what, tables, [f"In {self.folder}"])
+        notes = [f"It diverged: {self.ended}."] if self.ended else []
+        return html_page(config.title, what, tables, [*notes, f"In {self.folder}"])
 
     def to_pandas(self, table: str = "metrics") -> Any:
         """Return a table of the run as a data frame of pandas, which must be installed.
 
         Args:
-            table: ``"metrics"``, the long history; or ``"traffic"``, exchanges and bytes by round and link.
+            table: ``"metrics"``, the long history; ``"traffic"``, exchanges and bytes by round and link; or ``"population"``,
+                every node with its samples.
         """
         known = {"metrics": self.metrics, "traffic": self.traffic}
+        known |= {} if self.population is None else {"population": self.population}
         if table not in known:
             raise BadInput(f"a run has no table {table!r}{nearest(str(table), known)}")
         return to_pandas(known[table])

@@ -57,7 +57,9 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
     measure(axes.xaxis, choice.metric)
     if choice.lower:
         axes.invert_xaxis()
-    style.key(figure, shapes, "shaded: worst tenth of the devices; tick: its mean")
+    seeds = max(len(line.results) for line, _ in chosen)
+    told = f"devices of {seeds} seeds; " if seeds > 1 else ""
+    style.key(figure, shapes, f"{told}shaded: the worst tenth; tick: its mean")
     return drawn
 
 

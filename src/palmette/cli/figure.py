@@ -35,18 +35,21 @@ class Width(StrEnum):
     page = "page"
 
 
+KindOption = Annotated[
+    Kind,
+    typer.Option(
+        help="A metric over the rounds (convergence), its distribution over devices (devices), the metric over the bytes "
+        "sent (traffic), every node of the tree coloured by it (tree), or the differences device by device (paired).",
+        show_default=False,
+    ),
+]
+
+
 def figure(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Folders of runs and of studies.", show_default=False)
+        list[Path], typer.Argument(metavar="DIR", help="Folders of runs and of studies.", show_default=False)
     ],
-    kind: Annotated[
-        Kind,
-        typer.Option(
-            help="A metric over the rounds (convergence), its distribution over devices (devices), the metric over the bytes "
-            "sent (traffic), every node of the tree coloured by it (tree), or the differences device by device (paired).",
-            show_default=False,
-        ),
-    ],
+    kind: KindOption,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The figure (.pdf, .svg or .png); its numbers go beside it as .csv.")
     ],

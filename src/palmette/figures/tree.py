@@ -18,44 +18,19 @@ from matplotlib.patches import Wedge
 
 from palmette.errors import BadInput
 from palmette.figures.drawing import Drawn, measure, name, sheet, title
+from palmette.figures.fields import Field, fields_of
 from palmette.figures.lines import Choice, Line, has
 from palmette.protocol import ModelKind, model_kind
 from palmette.report import style, words
-from palmette.report.numbers import by_node
 from palmette.report.sheets import is_share
-from palmette.tree import Tree
 
 _HEADER = ("method", "tier", "node", "parent", "devices", "model", "metric", "value", "seeds")
-_FIELDS = 1000  # of one ring
 _PANELS = {"column": 2, "page": 4}  # side by side
 _MOST = 8  # methods of one figure
 _CORE = 0.2  # radius of the server's disc, in radii of the whole
 _NAME = 16  # letters of a node's name
 _LETTER = 0.62  # width of a letter, in heights
 _NOTHING = style.PALE  # where there is no number
-
-
-@dataclass(frozen=True)
-class Field:
-    """One node as it is drawn, or several devices of one team together.
-
-    Attributes:
-        tier: Its tier.
-        name: Its name; empty where it stands for several.
-        parent: Its parent's name.
-        devices: Devices below it, itself one of them if it is one.
-        value: Its number; NaN where there is none.
-        begin: Where it begins on its ring, as a share of the circle.
-        end: Where it ends.
-    """
-
-    tier: int
-    name: str
-    parent: str
-    devices: int
-    value: float
-    begin: float
-    end: float
 
 
 def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
@@ -65,7 +40,9 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
     if len(lines) > _MOST:
         raise BadInput(f"{len(lines)} trees are too many for one figure; choose at most {_MOST} with --method")
     notes: list[str] = []
-    trees = [(line, kinds, _fields(line, kinds, choice.metric, notes)) for line, kinds in _chosen(lines, choice, notes)]
+    trees = [
+        (line, kinds, fields_of(line, kinds, choice.metric, notes)) for line, kinds in _chosen(lines, choice, notes)
+    ]
     apart = len({_whose(kinds) for _, kinds, _ in trees}) > 1
     columns = min(len(trees), _PANELS[choice.width])
     rows = -(-len(trees) // columns)
@@ -118,97 +95,6 @@ def _whose(kinds: Mapping[int, ModelKind]) -> str:
     if len(set(kinds.values())) == 1:
         return f"coloured by {kinds[0]}"
     return ", ".join(f"{words.nodes(model_kind(tier, top))} {kinds[tier]}" for tier in range(top, -1, -1))
-
-
-# -- what there is to draw ---------------------------------------------------------------------------------------------
-
-
-def _fields(line: Line, kinds: Mapping[int, ModelKind], metric: str, notes: list[str]) -> list[Field]:
-    """Return all nodes that are drawn, from the server outwards; of very many devices, some together."""
-    tree, values = _values(line, kinds, metric, notes)
-    lowest = next(tier for tier in range(tree.tiers) if tree.size(tier) <= _FIELDS)
-    below = tree.ancestors(lowest)
-    places = {lowest: _ordered(tree, lowest, values[lowest])}
-    size = tree.size(lowest)
-    ends = {lowest: {node: (place / size, (place + 1) / size) for place, node in enumerate(places[lowest])}}
-    found = []
-    for tier in range(lowest, tree.tiers):
-        if tier > lowest:
-            ends[tier] = {
-                node: (ends[tier - 1][children[0]][0], ends[tier - 1][children[-1]][1])
-                for node in range(tree.size(tier))
-                for children in [sorted(tree.children(tier, node), key=lambda child: ends[tier - 1][child][0])]
-            }
-        count = np.bincount(tree.ancestors(tier), minlength=tree.size(tier))
-        for node, (begin, end) in ends[tier].items():
-            above = "" if tier == tree.top else tree.name(tier + 1, int(tree.parents[tier][node]))
-            value = values[tier][node]
-            found.append(Field(tier, tree.name(tier, node), above, int(count[node]), float(value), begin, end))
-    if lowest:
-        found += _together(tree, lowest, ends[lowest], values[0], below, line, notes)
-    return sorted(found, key=lambda field: (-field.tier, field.begin))
-
-
-def _ordered(tree: Tree, tier: int, values: Any) -> list[int]:
-    """Return the nodes of a tier in the order they are drawn in: devices of one parent from worst to best."""
-    nodes = list(range(tree.size(tier)))
-    if tier:
-        return nodes
-    return sorted(nodes, key=lambda node: (int(tree.parents[0][node]), _rank(values[node]), node))
-
-
-def _rank(value: float) -> float:
-    return -math.inf if math.isnan(value) else float(value)
-
-
-def _together(
-    tree: Tree,
-    lowest: int,
-    ends: Mapping[int, tuple[float, float]],
-    values: Any,
-    below: Any,
-    line: Line,
-    notes: list[str],
-) -> list[Field]:
-    """Return fields that stand for several devices under one node each, where there is room for two at least."""
-    pieces = _FIELDS // tree.size(lowest)
-    told = f"{line.label} has {tree.devices:,} devices"
-    if pieces < 2:
-        notes.append(f"{told}: too many to draw one by one, so the outermost ring is tier {lowest}")
-        return []
-    found = []
-    for node, (begin, end) in ends.items():
-        mine = np.sort(values[(below == node)])
-        mine = mine[~np.isnan(mine)]
-        parts = [part for part in np.array_split(mine, min(pieces, len(mine)) or 1) if len(part)]
-        width = (end - begin) / max(1, len(parts))
-        above = tree.name(lowest, node)
-        found += [
-            Field(0, "", above, len(part), float(part.mean()), begin + place * width, begin + (place + 1) * width)
-            for place, part in enumerate(parts)
-        ]
-    notes.append(f"{told}: each field of the outer ring is the mean of some of one node's devices, from worst to best")
-    return found
-
-
-def _values(line: Line, kinds: Mapping[int, ModelKind], metric: str, notes: list[str]) -> tuple[Tree, list[Any]]:
-    """Return the tree and every node's number, tier by tier: the mean over the seeds where the tree is the same."""
-    tree = line.first.config.make_tree()
-    results = list(line.results.values())
-    if any(result.config.make_tree().spec() != tree.spec() for result in results[1:]):
-        notes.append(f"{line.label}: the tree differs from seed to seed; drawn is seed {line.first.config.seed}")
-        results = results[:1]
-    found = []
-    for tier in range(tree.tiers):
-        each = [by_node(result, kinds[tier], tier, metric) for result in results]
-        names = tree.names(tier)
-        table = np.array([[one.get(node, math.nan) for node in names] for one in each])
-        known = ~np.isnan(table)
-        total = np.where(known, table, 0).sum(0)
-        found.append(np.where(known.any(0), total / np.maximum(known.sum(0), 1), math.nan))
-    if np.isnan(found[0]).all() and tree.devices > _FIELDS:
-        raise BadInput(f"{line.label} does not list its devices yet; of so many they are listed when a run ends")
-    return tree, found
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from palmette.runs import Interrupted, Result
 from palmette.studies.statistics import difference, hurt
 from palmette.studies.summary import of_devices, teams_of
 
+pytestmark = pytest.mark.xdist_group("figure")  # they share runs
 KINDS = ("convergence", "devices", "traffic", "tree", "paired")
 WILD = ["a$b$c", "under_score^2", "<b>&bold</b>", "x" * 90, "two\\$words", "plain"]
 

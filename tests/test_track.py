@@ -21,6 +21,7 @@ from palmette.runs.tracking import kept
 from palmette.track import Place, Start
 from palmette.track.tracker import TRACKERS
 
+pytestmark = pytest.mark.xdist_group("track")  # they share runs
 SETTINGS = {"team_steps": 2, "local_steps": 2}
 ALL = list(TRACKERS)
 OWN = ("config.toml", "identity.json", "metrics.parquet", "traffic.parquet", "devices.safetensors",

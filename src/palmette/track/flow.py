@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
-from mlflow.exceptions import MlflowException
 
 from palmette.track.tracker import Place, Start
 
 _ODD = re.compile(r"[^\w\-. /:]")  # letters that MLflow refuses in a name
 _STATES = {"finished": "FINISHED", "stopped": "KILLED"}
+_FILE = "sqlite:///"
 _AT_ONCE = 100  # params of one request
 
 
@@ -28,11 +30,14 @@ class Flow:
         """Begin a run in the experiment, or go on with the one of the same id."""
         if "MLFLOW_LOGGING_LEVEL" not in os.environ:
             logging.getLogger("mlflow").setLevel(logging.WARNING)  # else it tells of every table that it makes
-        store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').absolute()}"
-        self._client = client = MlflowClient(store)
-        if start.key is None:
+        store = os.environ.get("MLFLOW_TRACKING_URI") or f"{_FILE}{Path('mlflow.db').absolute()}"
+        with _alone(store):
+            self._client = client = MlflowClient(store)
             name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "palmette"
-            self._run = client.create_run(_experiment(client, name), run_name=start.name).info.run_id
+            known = client.get_experiment_by_name(name)
+            experiment = client.create_experiment(name) if known is None else known.experiment_id
+        if start.key is None:
+            self._run = client.create_run(experiment, run_name=start.name).info.run_id
         else:
             self._run = start.key
             client.update_run(self._run, status="RUNNING")
@@ -46,7 +51,7 @@ class Flow:
             "palmette.config": start.config[:5000],
         }
         client.log_batch(self._run, tags=[RunTag(key, value) for key, value in tags.items()])
-        where = f"mlflow ui --backend-store-uri {shlex.quote(store)}" if store.startswith("sqlite:") else store
+        where = f"mlflow ui --backend-store-uri {shlex.quote(store)}" if store.startswith(_FILE) else store
         return Place(self._run, f"{where}, run {self._run}")
 
     def log(self, round_: int, numbers: Mapping[str, float]) -> None:
@@ -60,17 +65,18 @@ class Flow:
         self._client.set_terminated(self._run, status=_STATES.get(how, "FAILED"))
 
 
-def _experiment(client: MlflowClient, name: str) -> str:
-    """Return the number of an experiment, which is made where there is none; another process may be making it too."""
-    known = client.get_experiment_by_name(name)
-    if known is None:
-        try:
-            return str(client.create_experiment(name))
-        except MlflowException:
-            known = client.get_experiment_by_name(name)
-            if known is None:
-                raise
-    return str(known.experiment_id)
+@contextmanager
+def _alone(store: str) -> Iterator[None]:
+    """Keep other processes from a file that is made now: the runs of a study begin together, and two would make its tables."""
+    if not store.startswith(_FILE):
+        yield
+        return
+    folder = os.open(Path(store.removeprefix(_FILE)).parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _name(text: str) -> str:

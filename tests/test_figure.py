@@ -193,6 +193,18 @@ def test_letters_that_the_font_lacks_are_told_in_one_line(runs: Path, tmp_path: 
     assert len(heard) == 1
 
 
+def test_a_long_legend_makes_the_figure_taller_and_not_the_panel_smaller(runs: Path, tmp_path: Path) -> None:
+    folders = copies(
+        runs / "permfl", tmp_path, *(f"a method with a long name of its own {number}" for number in range(12))
+    )
+    few, many = (made(some, "convergence").figure for some in (folders[:2], folders))
+    for figure in (few, many):
+        check_texts(figure)
+    heights = [figure.axes[0].get_window_extent().height for figure in (few, many)]
+    assert heights[1] > 0.85 * heights[0]
+    assert many.get_figheight() > few.get_figheight() + 0.5
+
+
 def test_lines_can_be_told_apart_without_their_colours() -> None:
     looks = [style.line(place) for place in range(style.SERIES)]
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks}) == style.SERIES
@@ -268,6 +280,15 @@ def test_the_tree_colours_every_node_by_its_own_model(runs: Path, tmp_path: Path
         assert mine == pytest.approx(by_node(result, kind, tier))
     pm.figure(runs / "deep", "tree", tmp_path / "f.pdf", model="GM")
     assert {row["model"] for row in numbers(tmp_path / "f.csv")} == {"GM"}
+
+
+def test_the_devices_of_a_team_are_drawn_from_worst_to_best(runs: Path) -> None:
+    for metric, sign in (("accuracy", 1), ("loss", -1)):
+        rows = made(runs / "permfl", "tree", metric=metric).rows
+        for team in ("team-0", "team-1"):
+            values = [sign * row[7] for row in rows if row[1] == 0 and row[3] == team]
+            assert len(values) == 3
+            assert values == sorted(values)
 
 
 def test_paired_differences_are_those_of_the_statistics(runs: Path, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput
 from palmette.figures.lines import Line
 from palmette.protocol import ModelKind
@@ -45,10 +46,9 @@ def fields_of(line: Line, kinds: Mapping[int, ModelKind], metric: str, notes: li
     """Return all nodes that are drawn, from the server outwards; of very many devices, some together."""
     tree, values = _values(line, kinds, metric, notes)
     lowest = next(tier for tier in range(tree.tiers) if tree.size(tier) <= _FIELDS)
-    below = tree.ancestors(lowest)
-    places = {lowest: _ordered(tree, lowest, values[lowest])}
-    size = tree.size(lowest)
-    ends = {lowest: {node: (place / size, (place + 1) / size) for place, node in enumerate(places[lowest])}}
+    sign = -1 if lower_is_better(metric) else 1
+    order, size = _ordered(tree, lowest, sign * values[lowest]), tree.size(lowest)
+    ends = {lowest: {node: (place / size, (place + 1) / size) for place, node in enumerate(order)}}
     found = []
     for tier in range(lowest, tree.tiers):
         if tier > lowest:
@@ -63,12 +63,13 @@ def fields_of(line: Line, kinds: Mapping[int, ModelKind], metric: str, notes: li
             value = values[tier][node]
             found.append(Field(tier, tree.name(tier, node), above, int(count[node]), float(value), begin, end))
     if lowest:
-        found += _together(tree, lowest, ends[lowest], values[0], below, line, notes)
+        several = _together(tree, lowest, ends[lowest], sign * values[0], notes, line.label)
+        found += [replace(field, value=sign * field.value) for field in several]
     return sorted(found, key=lambda field: (-field.tier, field.begin))
 
 
 def _ordered(tree: Tree, tier: int, values: Any) -> list[int]:
-    """Return the nodes of a tier in the order they are drawn in: devices of one parent from worst to best."""
+    """Return the nodes of a tier in the order they are drawn in: devices of one parent from the least value up."""
     nodes = list(range(tree.size(tier)))
     if tier:
         return nodes
@@ -84,13 +85,12 @@ def _together(
     lowest: int,
     ends: Mapping[int, tuple[float, float]],
     values: Any,
-    below: Any,
-    line: Line,
     notes: list[str],
+    label: str,
 ) -> list[Field]:
     """Return fields that stand for several devices under one node each, where there is room for two at least."""
-    pieces = _FIELDS // tree.size(lowest)
-    told = f"{line.label} has {tree.devices:,} devices"
+    pieces, below = _FIELDS // tree.size(lowest), tree.ancestors(lowest)
+    told = f"{label} has {tree.devices:,} devices"
     if pieces < 2:
         notes.append(f"{told}: too many to draw one by one, so the outermost ring is tier {lowest}")
         return []

@@ -17,7 +17,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Wedge
 
 from palmette.errors import BadInput
-from palmette.figures.drawing import Drawn, measure, name, sheet, title
+from palmette.figures.drawing import Drawn, clipped, measure, name, sheet, title
 from palmette.figures.fields import Field, fields_of
 from palmette.figures.lines import Choice, Line, has
 from palmette.protocol import ModelKind, model_kind
@@ -104,7 +104,7 @@ def _scale(values: Any, choice: Choice) -> ScalarMappable:
     known = values[~np.isnan(values)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
     if high - low < 1e-9:
-        low, high = low - 0.05, high + 0.05
+        low, high = clipped(low - 0.05, high + 0.05, choice.metric)
     return ScalarMappable(Normalize(low, high), colormaps["viridis_r" if choice.lower else "viridis"])
 
 

@@ -50,6 +50,7 @@ PAPER: Mapping[str, Any] = {
 
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1, 1.2)), (0, (7, 1.4, 1, 1.4, 1, 1.4)))
+_LINES = 2  # of a legend that a figure has room for
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _KINDS = {"PM": 0, "TM": 1, "GM": 2}
 _WORDS = {
@@ -146,6 +147,8 @@ def key(figure: Figure, shapes: Sequence[Line2D | Any], title: str = "") -> None
     while lines < len(long) and sum(max(long[at : at + lines]) for at in range(0, len(long), lines)) > room:
         lines += 1
     columns = -(-len(long) // lines)
+    if lines > _LINES:  # what is more is not taken from the panels
+        figure.set_figheight(figure.get_figheight() + (lines - _LINES) * 1.4 * SMALL / 72)
     figure.legend(
         handles=list(shapes), loc="outside upper center", ncols=columns, title=title or None, title_fontsize=SMALL
     )

@@ -13,6 +13,7 @@ LAYERS = (
     ("errors",),
     ("address", "files", "values"),
     ("imports",),
+    ("track",),
     ("tree",),
     ("datasets",),
     ("population", "task"),
@@ -24,7 +25,7 @@ LAYERS = (
     ("runs",),
     ("report",),
     ("studies", "bench", "testing"),
-    ("page",),
+    ("figures", "page"),
     ("cli",),
     ("__main__",),
 )

@@ -488,7 +488,7 @@ def test_the_long_table_is_a_data_frame_where_pandas_is_there(study: Study) -> N
     pytest.importorskip("pandas")
     frame = study.at(
         round=-1, model="GM", metric="accuracy", on="all", weight="samples", statistic="mean", when="after"
-    ).frame()
+    ).to_pandas()
     top = frame[frame.tier == 2].set_index(["method", "seed"]).value
     assert top["fedavg", 1] == study.run("fedavg", 1).last("GM")  # type: ignore[union-attr]
 

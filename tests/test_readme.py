@@ -58,7 +58,7 @@ def test_python_blocks_of_the_guide_run(
     sys.modules.pop(OWN, None)  # of this test's folder
 
 
-@pytest.mark.parametrize("page", ["docs/parts.md", "docs/models.md"])
+@pytest.mark.parametrize("page", ["docs/parts.md", "docs/models.md", "docs/figures.md"])
 def test_python_blocks_of_a_page_run_one_after_the_other(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

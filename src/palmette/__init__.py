@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.errors import Diverged as Diverged
     from palmette.errors import PalmetteError as PalmetteError
     from palmette.errors import ProtocolError as ProtocolError
+    from palmette.figures import figure as figure
     from palmette.learner import Batch as Batch
     from palmette.learner import Epochs as Epochs
     from palmette.learner import Mix as Mix
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.task import make_task as make_task
     from palmette.task import models as models
     from palmette.task import parts as parts
+    from palmette.track import Tracker as Tracker
     from palmette.tree import Tree as Tree
 
 # The modules the names above come from.
@@ -72,6 +74,7 @@ _HOMES = {
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
     "errors": "BadInput Diverged PalmetteError ProtocolError",
+    "figures": "figure",
     "learner": "Batch Epochs Mix Move Optimiser Outputs",
     "links": "Link Participation",
     "page": "write_report",
@@ -84,6 +87,7 @@ _HOMES = {
     "studies.sweep": "sweep",
     "tables": "check_table read_dataset read_folders read_table",
     "task": "Task make_task",
+    "track": "Tracker",
     "tree": "Tree",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

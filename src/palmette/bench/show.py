@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from palmette.bench.run import Benchmark
+from palmette.report import style
 from palmette.report.picture import save
 
-_COLOURS = {"limit": "#999999", "limit-chunked": "#999999", "fused": "#0072B2", "simulator": "#56B4E9"}
-_PALMETTE, _OTHERS = "#009E73", "#D55E00"
+_COLOURS = {"limit": style.FAINT, "limit-chunked": style.FAINT, "fused": style.BLUE, "simulator": style.SKY}
+_PALMETTE, _OTHERS = style.GREEN, style.VERMILION
 _OTHER_ENGINES = ("plain", "plain-loader", "pfl")
 
 
@@ -138,7 +139,7 @@ def _bars(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
     colours = [_COLOURS.get(row["engine"], _OTHERS if row["engine"] in _OTHER_ENGINES else _PALMETTE) for row in rows]
     places = range(len(rows))
     axes.barh(places, values, color=colours, height=0.72)
-    axes.hlines(places, [row["low"] for row in rows], [row["high"] for row in rows], color="#222222", linewidth=1.6)
+    axes.hlines(places, [row["low"] for row in rows], [row["high"] for row in rows], color=style.INK, linewidth=1.6)
     axes.set_xscale("log")
     floor = 10 ** (len(str(int(max(1, min(values))))) - 1) / 2
     axes.set_xlim(floor, max(values) * 6)
@@ -148,5 +149,4 @@ def _bars(axes: Any, name: str, rows: Sequence[dict[str, Any]]) -> None:
     axes.invert_yaxis()
     axes.set_title(name, fontsize=11, fontweight="bold")
     axes.grid(axis="x", alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    style.bare(axes)

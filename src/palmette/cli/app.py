@@ -15,6 +15,7 @@ from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.figure import figure
 from palmette.cli.new import new
 from palmette.cli.out import adapt, export, predict
 from palmette.cli.page import report, watch
@@ -24,6 +25,7 @@ from palmette.cli.verify import verify
 
 if TYPE_CHECKING:
     from palmette.runs import Result
+    from palmette.track.tracker import Trackers
 
 app = typer.Typer(
     cls=OneLineGroup,
@@ -93,6 +95,7 @@ def run(
             "or continue it if its settings are the same (resume)."
         ),
     ] = Exist.fail,
+    track: options.Track = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -109,17 +112,20 @@ def run(
         from palmette.cli.progress import follow
         from palmette.runs import check_exist, execute
         from palmette.runs.folder import claimed
+        from palmette.track.tracker import chosen
 
         check_exist(exist.value, out)
+        trackers = chosen(track or (), "--track")
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
         with claimed(out, Path("runs"), f"{made.label}-{made.data.label}") as folder:
             result = follow(
                 made.label,
                 folder,
-                lambda eyes: execute(made, folder, exist=exist.value, observer=eyes),
+                lambda eyes: execute(made, folder, exist=exist.value, observer=eyes, track=trackers),
                 quiet=quiet,
             )
+        _say_tracked(result, trackers, quiet=quiet)
         _show(result, json=json)
 
 
@@ -139,6 +145,7 @@ def resume(
             metavar="FILE:NAME", help="Where the run's own model is now, if its file was moved; the same code."
         ),
     ] = None,
+    track: options.Track = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -156,7 +163,9 @@ def resume(
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
         from palmette.studies.plan import is_study
+        from palmette.track.tracker import chosen
 
+        trackers = chosen(track or (), "--track")
         if is_study(folder):
             from palmette.cli.studying import continued
 
@@ -166,12 +175,13 @@ def resume(
                 raise BadInput("--algorithm is for a single run; put the files of a study's algorithms back")
             if model is not None:
                 raise BadInput("--model is for a single run; put the file of a study's model back")
-            continued(folder, json=json, quiet=quiet)
+            continued(folder, json=json, quiet=quiet, track=track or ())
             return
         if Folder.open(folder).finished and rounds is None:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
-        work = partial(go_on, folder, rounds=rounds, method=algorithm, model=model, progress=False)
+        work = partial(go_on, folder, rounds=rounds, method=algorithm, model=model, progress=False, track=trackers)
         result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
+        _say_tracked(result, trackers, quiet=quiet)
         _show(result, json=json)
 
 
@@ -257,6 +267,7 @@ def demo(quiet: options.Quiet = False) -> None:
 app.command()(bench)
 app.command()(check)
 app.command()(compare)
+app.command()(figure)
 app.command()(new)
 app.command()(report)
 app.command()(reproduce)
@@ -267,6 +278,15 @@ app.command()(predict)
 app.command()(adapt)
 app.command()(export)
 app.add_typer(data_commands, name="data")
+
+
+def _say_tracked(result: Result, trackers: Trackers, *, quiet: bool) -> None:
+    """Say where trackers keep a run."""
+    from palmette.runs.tracking import kept
+
+    for name, about in kept(result.folder).items():
+        if name in trackers.makers and not quiet:
+            say(f"tracked by {name}: {about['where']}")
 
 
 def _show(result: Result, *, json: bool, teams: bool = False) -> None:

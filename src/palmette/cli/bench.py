@@ -42,7 +42,7 @@ def bench(
     clock: Annotated[
         Clock, typer.Option(help="Measure wall time, or processor (cpu) time, which depends less on what else runs.")
     ] = Clock.wall,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the speeds into this PNG file.")] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the speeds (.png, .pdf or .svg).")] = None,
     markdown: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the tables to this file, as Markdown.")
     ] = None,
@@ -67,11 +67,12 @@ def bench(
         from palmette.bench.markdown import markdown as write
         from palmette.bench.show import plot as draw
         from palmette.bench.show import report
-        from palmette.errors import BadInput
+        from palmette.report.picture import check_file, check_picture
 
-        for option, file in (("--plot", plot), ("--markdown", markdown)):
-            if file is not None and not file.parent.is_dir():
-                raise BadInput(f"{option} {file}: there is no folder {file.parent}")
+        if plot is not None:
+            check_picture("--plot", plot)
+        if markdown is not None:
+            check_file("--markdown", markdown)
         base = QUICK if quick else Timing()
         timing = Timing(base.repeats if repeats is None else repeats, base.seconds)
         screen = Console(stderr=True, highlight=False, quiet=quiet)

@@ -48,7 +48,8 @@ def check(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --measure: draw measurement and bound into this PNG.")
+        Path | None,
+        typer.Option(metavar="FILE", help="With --measure: draw measurement and bound (.png, .pdf or .svg)."),
     ] = None,
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Also give settings that meet the theorem, and what it promises for them.")
@@ -79,6 +80,7 @@ def check(
     with one_line_errors():
         from palmette.cli.configure import configure
         from palmette.errors import BadInput
+        from palmette.report.picture import check_picture
         from palmette.runs.limits import refuse_absurd
         from palmette.theory import check as hold
         from palmette.theory import check_solvable
@@ -87,10 +89,8 @@ def check(
 
         if not measure and (plot is not None or seeds is not None):
             raise BadInput("--plot and --seeds only work together with --measure; add --measure")
-        if plot is not None and not plot.parent.is_dir():
-            raise BadInput(f"--plot {plot}: there is no folder {plot.parent}")
-        if plot is not None and plot.is_dir():
-            raise BadInput(f"--plot {plot} is a folder; name a file in it")
+        if plot is not None:
+            check_picture("--plot", plot)
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
         first, *others = _simulations(made, seeds or 5 if measure else 1)

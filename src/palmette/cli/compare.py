@@ -57,6 +57,7 @@ def compare(
     latex: options.Latex = None,
     markdown: options.Markdown = None,
     plot: options.Plot = None,
+    track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Compare methods on the same devices, samples and participation.
@@ -79,9 +80,11 @@ def compare(
         from palmette.cli.sweep import read_grid
         from palmette.errors import BadInput
         from palmette.studies.compare import Choice, plan_comparison
+        from palmette.track.tracker import names_of
 
         outputs = Outputs(csv, latex, markdown, plot)
         outputs.check()
+        trackers = names_of(track or (), "--track")
         if steps is not None and rounds is not None:
             raise BadInput("--steps decides the number of rounds; give --steps or --rounds, not both")
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds}
@@ -104,7 +107,16 @@ def compare(
         plan, _ = plan_comparison(arms, choice, {})
         for note in notes:
             say(note)
-        conducted(plan, out, f"compare-{plan.arms[0].config.data.label}", outputs, jobs=jobs, json=json, quiet=quiet)
+        conducted(
+            plan,
+            out,
+            f"compare-{plan.arms[0].config.data.label}",
+            outputs,
+            jobs=jobs,
+            json=json,
+            quiet=quiet,
+            track=trackers,
+        )
 
 
 def _as_the_run(arms: list[Arm]) -> int | None:

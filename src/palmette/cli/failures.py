@@ -18,7 +18,7 @@ from palmette.errors import BadInput, PalmetteError
 try:
     from typer import TyperException
 except ImportError:  # before 0.26 typer raised the errors of click
-    from click import ClickException as TyperException  # type: ignore[import-not-found,no-redef,unused-ignore]
+    from click import ClickException as TyperException  # type: ignore[import-not-found,no-redef,assignment,unused-ignore]
 
 FAILED, BAD_INPUT, STOPPED = 1, 2, 130
 

@@ -43,12 +43,12 @@ def info(
     """
     with one_line_errors():
         from palmette.cli.configure import configure
-        from palmette.errors import BadInput
         from palmette.population.description import describe
+        from palmette.report.picture import check_picture
         from palmette.runs.sections import DataConfig
 
-        if out is not None and not out.parent.is_dir():
-            raise BadInput(f"--out {out}: there is no folder {out.parent}; make it first")
+        if out is not None:
+            check_picture("--out", out)
         given = {"data.name": name, "tree": tree, "seed": seed}
         made = configure("local", file=None, options=given, assignments=_of_data(settings or []))
         people = made.population()

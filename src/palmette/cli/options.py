@@ -109,6 +109,10 @@ StudyOut = Annotated[
 Jobs = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Runs at the same time. [dim](default: one per core)[/dim]")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Also log the numbers to tensorboard, wandb or mlflow. Can be repeated."),
+]
 Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as CSV.")]
 Latex = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as LaTeX.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")]

@@ -9,15 +9,14 @@ from pathlib import Path
 import typer
 
 from palmette.cli.failures import FAILED, Stopped, print_json, say
-from palmette.errors import BadInput, PalmetteError
+from palmette.errors import PalmetteError
+from palmette.report.picture import check_file, check_picture
 from palmette.runs import Interrupted
 from palmette.runs.folder import claimed
 from palmette.studies.conduct import conduct, go_on
 from palmette.studies.plan import Arm, Plan
 from palmette.studies.study import Study
 from palmette.values import whole
-
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 @dataclass(frozen=True)
@@ -31,20 +30,11 @@ class Outputs:
 
     def check(self) -> None:
         """Refuse a file that cannot be written, before anything is run."""
-        for option, file in (
-            ("--csv", self.csv),
-            ("--latex", self.latex),
-            ("--markdown", self.markdown),
-            ("--plot", self.plot),
-        ):
-            if file is None:
-                continue
-            if not file.parent.is_dir():
-                raise BadInput(f"{option} {file}: there is no folder {file.parent}")
-            if file.is_dir():
-                raise BadInput(f"{option} {file} is a folder; name a file in it")
-        if self.plot is not None and self.plot.suffix.lower() not in _PICTURES:
-            raise BadInput(f"--plot {self.plot}: write it as {', '.join(_PICTURES)}, by the end of its name")
+        for option, file in (("--csv", self.csv), ("--latex", self.latex), ("--markdown", self.markdown)):
+            if file is not None:
+                check_file(option, file)
+        if self.plot is not None:
+            check_picture("--plot", self.plot)
 
     def write(self, study: Study) -> None:
         """Write them, and say where."""
@@ -89,20 +79,21 @@ def conducted(
     jobs: int | None,
     json: bool,
     quiet: bool,
+    track: Sequence[str] = (),
 ) -> None:
     """Run a study, print what came out, and leave with the exit code that fits."""
     with claimed(out, Path("runs"), stem) as folder:
         try:
-            study = conduct(plan, folder, jobs=jobs, shown=not quiet)
+            study = conduct(plan, folder, jobs=jobs, shown=not quiet, track=track)
         except (Interrupted, KeyboardInterrupt) as error:
             raise _stopped(error, folder) from error
     presented(study, outputs, json=json)
 
 
-def continued(folder: Path, *, json: bool, quiet: bool) -> None:
+def continued(folder: Path, *, json: bool, quiet: bool, track: Sequence[str] = ()) -> None:
     """Go on with a study, and print what came out."""
     try:
-        study = go_on(folder, shown=not quiet)
+        study = go_on(folder, shown=not quiet, track=track)
     except (Interrupted, KeyboardInterrupt) as error:
         raise _stopped(error, folder) from error
     presented(study, Outputs(), json=json)

@@ -45,6 +45,7 @@ def sweep(
     latex: options.Latex = None,
     markdown: options.Markdown = None,
     plot: options.Plot = None,
+    track: options.Track = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Try settings of one algorithm, on validation samples, and test the best.
@@ -69,9 +70,11 @@ def sweep(
         from palmette.studies.plan import Arm
         from palmette.studies.steps import Objects
         from palmette.studies.sweep import plan_sweep
+        from palmette.track.tracker import names_of
 
         outputs = Outputs(csv, latex, markdown, plot)
         outputs.check()
+        trackers = names_of(track or (), "--track")
         if steps is not None and rounds is not None:
             raise BadInput("--steps decides the number of rounds; give --steps or --rounds, not both")
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds}
@@ -80,7 +83,9 @@ def sweep(
         command = f"palmette {shlex.join(sys.argv[1:])}"
         choice = Choice(seeds_of(seeds, [arm]), steps, tune, by=by, command=command)
         plan, _ = plan_sweep(arm, read_grid(grid or []), choice, Objects())
-        conducted(plan, out, f"sweep-{arm.name}-{made.data.label}", outputs, jobs=jobs, json=json, quiet=quiet)
+        conducted(
+            plan, out, f"sweep-{arm.name}-{made.data.label}", outputs, jobs=jobs, json=json, quiet=quiet, track=trackers
+        )
 
 
 def read_grid(texts: Sequence[str], option: str = "--grid") -> dict[str, Any]:

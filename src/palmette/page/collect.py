@@ -18,10 +18,9 @@ from palmette.page.run import run_data, state
 from palmette.page.theorem import theorem
 from palmette.report.verdict import safe_choice, tally, verdict
 from palmette.runs import Result
-from palmette.runs.fingerprint import kept_in
+from palmette.runs.fingerprint import POPULATION, kept_in
 from palmette.runs.folder import CONFIG, Folder, runs_in
 from palmette.studies.arms import arms_of_runs
-from palmette.studies.compare import POPULATION
 from palmette.studies.demo import HERO, HERO_NOTE, comparisons
 from palmette.studies.plan import Arm, is_study, studies_in
 from palmette.studies.study import Study

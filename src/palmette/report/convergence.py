@@ -8,10 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from palmette.report import style
 from palmette.report.picture import save
 from palmette.theory import Check, Measured
 
-_MEASURED, _BOUND = "#0072B2", "#D55E00"
+_MEASURED, _BOUND = style.BLUE, style.VERMILION
 _DECADE = 10
 _MARKED = 40  # rounds up to which every one gets a marker
 
@@ -27,13 +28,12 @@ def draw(measured: Measured, found: Check, path: Path) -> None:
     many = measured.iterations
     axes.set_xlabel(f"global round, of {many} iterations each" if many > 1 else "global round")
     axes.set_ylabel(_folded(measured.quantity))
-    axes.set_title(f"{found.algorithm}: {found.theorem}", loc="left", fontsize=10)
+    axes.set_title(style.plain(f"{found.algorithm}: {found.theorem}"), loc="left", fontsize=10)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.margins(x=0.02)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    style.bare(axes)
     save(figure, path)
 
 

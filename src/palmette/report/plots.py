@@ -1,4 +1,4 @@
-"""The plot of several methods on several populations, in colours that colour-blind readers can tell apart."""
+"""The plot of several methods on several populations."""
 
 from __future__ import annotations
 
@@ -13,16 +13,7 @@ from matplotlib.patches import Patch
 
 from palmette.report.numbers import Comparison, Entry
 from palmette.report.picture import save
-
-# Of Okabe and Ito's palette.
-_BEST = "#F0E442"
-_COLOURS = {"PM": "#0072B2", "TM": "#D55E00", "GM": "#009E73"}
-_MARKERS = {"PM": "o", "TM": "s", "GM": "^"}
-_WORDS = {
-    "PM": "personal model (PM): each device its own",
-    "TM": "team model (TM): one for each team",
-    "GM": "global model (GM): one for everybody",
-}
+from palmette.report.style import YELLOW, bare, colour, marker, words_of
 
 
 def plot_comparisons(comparisons: Sequence[Comparison], path: Path, title: str) -> Path:
@@ -46,7 +37,7 @@ def plot_comparisons(comparisons: Sequence[Comparison], path: Path, title: str) 
     shapes: list[Any] = [
         Line2D([], [], color=colour(kind), marker=marker(kind), linestyle="", label=words_of(kind)) for kind in kinds
     ]
-    shapes.append(Patch(color=_BEST, alpha=0.35, label="the best, and all that are not clearly worse"))
+    shapes.append(Patch(color=YELLOW, alpha=0.35, label="the best, and all that are not clearly worse"))
     figure.legend(handles=shapes, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     return save(figure, path, hint=f"; the runs are kept in {path.parent}")
 
@@ -57,7 +48,7 @@ def _panel(axes: Any, comparison: Comparison) -> None:
     for line, entry in enumerate(comparison.entries):
         ink = colour(entry.kind)
         if entry in level:
-            axes.axhspan(line - 0.46, line + 0.46, color=_BEST, alpha=0.35, linewidth=0)
+            axes.axhspan(line - 0.46, line + 0.46, color=YELLOW, alpha=0.35, linewidth=0)
         axes.scatter(
             entry.values, [line] * len(entry.values), s=22, color=ink, marker=marker(entry.kind), alpha=0.5,
             linewidths=0,
@@ -73,24 +64,8 @@ def _panel(axes: Any, comparison: Comparison) -> None:
     axes.tick_params(axis="x", labelsize=8.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", alpha=0.25)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    bare(axes, "top", "right", "left")
 
 
 def _name(entry: Entry) -> str:
     return f"{entry.label.strip()}  {entry.kind}" if entry.label else entry.kind
-
-
-def words_of(kind: str) -> str:
-    """Say what a kind of model is, for a legend."""
-    return _WORDS.get(kind) or f"{kind}: models of tier {kind[2:]}"
-
-
-def marker(kind: str) -> str:
-    """Return the shape that stands for a kind of model."""
-    return _MARKERS.get(kind, "D")
-
-
-def colour(kind: str) -> str:
-    """Return the colour of a kind of model."""
-    return _COLOURS.get(kind, "#CC79A7")

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from palmette.population.description import Description
+from palmette.report import style
 from palmette.report.picture import save
 
-_INK, _FAINT, _BAR, _CHANCE = "#333333", "#999999", "#0072B2", "#D55E00"
+_INK, _FAINT, _BAR, _CHANCE = style.INK, style.FAINT, style.BLUE, style.VERMILION
 _TEAMS, _DEVICES = 40, 300  # lines of a picture; of more, so many at equal distances
 _BARS = 40  # teams that have a bar each
 
@@ -28,7 +29,7 @@ def plot_population(about: Description, path: Path, title: str) -> Path:
     """
     figure = Figure(figsize=(10.5, 7.4), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=12, fontweight="bold")
+    figure.suptitle(style.plain(title), fontsize=12, fontweight="bold")
     halves: Any = figure.subfigures(2, 1, height_ratios=(1, 1.35))
     upper, lower = halves
     first, second, third = upper.subplots(1, 3, width_ratios=(1, 1, 1.25))
@@ -61,7 +62,7 @@ def _team_sizes(axes: Any, about: Description) -> None:
         names = about.population.tree.names(1)
         named = len(names) <= 5 and max(map(len, names)) <= 10
         if named:
-            axes.set_xticks(range(len(names)), names)
+            axes.set_xticks(range(len(names)), [style.plain(name) for name in names])
         else:
             _integers(axes.xaxis)
         _bare(axes, "devices per team", "" if named else "team, in the order of the tree", "devices")
@@ -120,7 +121,7 @@ def _team_labels(axes: Any, about: Description) -> Any:
     some = _some(len(counts), _TEAMS)
     share = counts[some] / np.maximum(counts[some].sum(1, keepdims=True), 1)
     image = _shares(axes, share, about)
-    short = [name if len(name) <= 14 else name[:13] + "…" for name in (names[one] for one in some.tolist())]
+    short = [style.plain(names[one], 14) for one in some.tolist()]
     axes.set_yticks(range(len(some)), short, fontsize=8.5 if len(some) <= 20 else 6)
     left_out = f" ({len(some)} of {len(counts):,} shown)" if len(some) < len(counts) else ""
     axes.set_title(f"labels by team{left_out}" if len(about.team_sizes) else "labels", fontsize=10, color=_INK)
@@ -191,5 +192,4 @@ def _bare(axes: Any, title: str, below: str = "", beside: str = "") -> None:
     axes.set_xlabel(below, fontsize=8.5, color=_INK)
     axes.set_ylabel(beside, fontsize=8.5, color=_INK)
     axes.tick_params(labelsize=8, colors=_INK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    style.bare(axes)

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from palmette.report.picture import save
-from palmette.report.plots import colour, marker, words_of
 from palmette.report.sheets import is_share, rank
-
-_INK, _FAINT = "#333333", "#999999"
+from palmette.report.style import FAINT, INK, PALE, bare, colour, marker, plain, words_of
 
 
 def plot_study(summary: Mapping[str, Any], path: Path) -> Path:
@@ -56,9 +53,9 @@ def _models(axes: Any, lines: Sequence[tuple[Mapping[str, Any], str]], summary: 
     for line, (one, kind) in enumerate(lines):
         model = one["models"][kind]
         first = line == 0 or lines[line - 1][0] is not one
-        labels.append(f"{one['method']}   {kind}" if first else kind)
+        labels.append(f"{plain(one['method'])}   {kind}" if first else kind)
         if first and line:
-            axes.axhline(line - 0.5, color="#dddddd", linewidth=0.8)
+            axes.axhline(line - 0.5, color=PALE, linewidth=0.8)
         values = [scale * value for value in model["by_seed"].values()]
         axes.scatter(
             values, [line] * len(values), s=20, color=colour(kind), marker=marker(kind), alpha=0.5, linewidths=0
@@ -66,7 +63,7 @@ def _models(axes: Any, lines: Sequence[tuple[Mapping[str, Any], str]], summary: 
         axes.vlines(scale * model["mean"], line - 0.32, line + 0.32, color=colour(kind), linewidth=2.2)
         axes.text(
             1.015, line, f"{scale * model['mean']:.1f}" if percent else f"{model['mean']:.3g}", va="center", fontsize=8.5,
-            transform=axes.get_yaxis_transform(), color=_INK,
+            transform=axes.get_yaxis_transform(), color=INK,
         )  # fmt: skip
     axes.set_yticks(range(len(lines)), labels, fontsize=9)
     axes.set_ylim(len(lines) - 0.5, -0.5)
@@ -79,7 +76,7 @@ def _models(axes: Any, lines: Sequence[tuple[Mapping[str, Any], str]], summary: 
 def _differences(axes: Any, methods: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
     percent = is_share(summary["metric"])
     scale = 100 if percent else 1
-    axes.axvline(0, color=_FAINT, linewidth=1)
+    axes.axvline(0, color=FAINT, linewidth=1)
     for line, one in enumerate(methods):
         gap = one.get("difference")
         if gap is not None:
@@ -88,17 +85,17 @@ def _differences(axes: Any, methods: Sequence[Mapping[str, Any]], summary: Mappi
                 axes.hlines(line, scale * low, scale * high, color=colour("PM"), linewidth=2)
             axes.plot(scale * gap["mean"], line, "o", color=colour("PM"), markersize=6)
         elif one["method"] == summary["against"]:
-            axes.plot(0, line, "o", color="white", markeredgecolor=_FAINT, markersize=6)
+            axes.plot(0, line, "o", color="white", markeredgecolor=FAINT, markersize=6)
         hurt = one["hurt"].get("local")
         if hurt is not None and not math.isnan(hurt):
-            axes.text(1.015, line, f"{100 * hurt:.0f} %", va="center", fontsize=8.5, color=_INK,
+            axes.text(1.015, line, f"{100 * hurt:.0f} %", va="center", fontsize=8.5, color=INK,
                       transform=axes.get_yaxis_transform())  # fmt: skip
     if summary["reference"]:
-        axes.text(1.015, 1.01, "worse than\nlocal", fontsize=7.5, va="bottom", color=_INK, transform=axes.transAxes)
-    axes.set_yticks(range(len(methods)), [one["method"] for one in methods], fontsize=9)
+        axes.text(1.015, 1.01, "worse than\nlocal", fontsize=7.5, va="bottom", color=INK, transform=axes.transAxes)
+    axes.set_yticks(range(len(methods)), [plain(one["method"]) for one in methods], fontsize=9)
     axes.set_ylim(len(methods) - 0.5, -0.5)
     axes.set_xlabel(
-        f"PM of a device: better than with {summary['against']} by ... {'points' if percent else summary['metric']}\n"
+        f"PM of a device: better than with {plain(summary['against'])} by ... {'points' if percent else summary['metric']}\n"
         "(mean over devices and its 95 % interval)",
         fontsize=8.5,
     )
@@ -110,11 +107,4 @@ def _plain(axes: Any) -> None:
     axes.tick_params(axis="x", labelsize=8.5)
     axes.grid(axis="x", alpha=0.25)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-
-
-def shades(count: int) -> list[Any]:
-    """Return so many colours from dark to light that colour-blind readers can tell apart."""
-    scale = colormaps["viridis"]
-    return [scale(0.9 * place / max(1, count - 1)) for place in range(count)]
+    bare(axes, "top", "right", "left")

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from palmette.report.picture import save
 from palmette.report.sheets import is_share, rank
-from palmette.report.study_plots import shades
+from palmette.report.style import BLUE, bare, plain, shades
 
 _STYLES = ("-", "--", ":", "-.")
 _MAPS = 6  # heat maps of one plot
@@ -43,11 +43,11 @@ def plot_sweep(summary: Mapping[str, Any], path: Path) -> Path:
         chosen = [one for one in points if tuple(one["settings"][key] for key in keys[2:]) == rest]
         (_heat if len(keys) > 1 else _curve)(axes, chosen, summary, kind)
         more = "".join(f", {key} = {value}" for key, value in zip(keys[2:], rest, strict=True))
-        axes.set_title(f"{kind}{more}", fontsize=10, fontweight="bold")
+        axes.set_title(plain(f"{kind}{more}"), fontsize=10, fontweight="bold")
     _rounds(below.subplots(1, 1), points, summary)
     what = f"{summary['methods'][-1]['algorithm']}: validation {summary['metric']}"
     seeds = f"mean of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else "one seed"
-    figure.suptitle(f"{what}, {seeds}", fontsize=11)
+    figure.suptitle(plain(f"{what}, {seeds}"), fontsize=11)
     return save(figure, path)
 
 
@@ -72,8 +72,8 @@ def _heat(axes: Any, points: Sequence[Mapping[str, Any]], summary: Mapping[str, 
             star = " *" if (y, x) == best else ""
             axes.text(x, y, told + star, ha="center", va="center", fontsize=8.5, color="white" if dark else "black",
                       fontweight="bold" if star else "normal")  # fmt: skip
-    axes.set_xticks(range(len(xs)), [f"{value}" for value in xs], fontsize=8.5)
-    axes.set_yticks(range(len(ys)), [f"{value}" for value in ys], fontsize=8.5)
+    axes.set_xticks(range(len(xs)), [plain(f"{value}") for value in xs], fontsize=8.5)
+    axes.set_yticks(range(len(ys)), [plain(f"{value}") for value in ys], fontsize=8.5)
     axes.set_xlabel(columns, fontsize=9)
     axes.set_ylabel(rows, fontsize=9)
     axes.tick_params(length=0)
@@ -84,8 +84,8 @@ def _curve(axes: Any, points: Sequence[Mapping[str, Any]], summary: Mapping[str,
     found = [(one["settings"][key], one["models"][kind]) for one in points if kind in one["models"]]
     means = [model["mean"] for _, model in found]
     spreads = [0.0 if math.isnan(model["spread"] or math.nan) else model["spread"] for _, model in found]
-    axes.errorbar(range(len(found)), means, spreads, color="#0072B2", marker="o", capsize=3)
-    axes.set_xticks(range(len(found)), [str(value) for value, _ in found], fontsize=8.5)
+    axes.errorbar(range(len(found)), means, spreads, color=BLUE, marker="o", capsize=3)
+    axes.set_xticks(range(len(found)), [plain(str(value)) for value, _ in found], fontsize=8.5)
     axes.set_xlabel(key, fontsize=9)
     _light(axes, summary)
 
@@ -101,7 +101,7 @@ def _rounds(axes: Any, points: Sequence[Mapping[str, Any]], summary: Mapping[str
         style = "-"
         if len(keys) > 1:
             style = _STYLES[summary["grid"][keys[1]].index(one["settings"][keys[1]]) % len(_STYLES)]
-        label = ", ".join(f"{key}={value}" for key, value in one["settings"].items())
+        label = plain(", ".join(f"{key}={value}" for key, value in one["settings"].items()))
         axes.plot(rounds, list(model["curve"].values()), style, color=colours[str(one["settings"][keys[0]])],
                   linewidth=1.4, label=label)  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -116,8 +116,7 @@ def _light(axes: Any, summary: Mapping[str, Any]) -> None:
     axes.tick_params(labelsize=8.5)
     if is_share(summary["metric"]):
         axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g} %")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    bare(axes)
 
 
 def _told(value: float, metric: str) -> str:

@@ -14,14 +14,14 @@ from torch import nn
 from palmette.algorithms import check_name, kind_of, source_of
 from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, Diverged, nearest
 from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
-from palmette.runs import fingerprint, objects
+from palmette.runs import fingerprint, objects, tracking
 from palmette.runs.adapting import Adapted as Adapted
 from palmette.runs.adapting import adapt as adapt
 from palmette.runs.config import RunConfig as RunConfig
@@ -44,6 +44,7 @@ from palmette.runs.verify import Verification as Verification
 from palmette.runs.verify import verify as verify
 from palmette.task import Task, make_task
 from palmette.task.own import is_path, whole_path
+from palmette.track.tracker import Track, Trackers, chosen
 from palmette.values import path as checked_path
 from palmette.values import shown, whole
 
@@ -69,6 +70,7 @@ def run(
     threads: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
+    track: Track = (),
     **engine: Any,
 ) -> Result:
     """Run an algorithm on a population and return what it left in its folder.
@@ -94,8 +96,10 @@ def run(
         threads: Chunks of devices that run at the same time; one per core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.
+        track: Where the numbers go besides: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, a `Tracker` of your own, or several.
         **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
     """
+    trackers = chosen(track)
     if not isinstance(algorithm, str):
         check_name(type(check_method(algorithm)))
     _check_keywords(algorithm, engine)
@@ -133,8 +137,9 @@ def run(
         config = config.model_copy(update={"rounds": rounds_of(method, tree)})
     with _eyes(config.title, observer, progress) as eyes:
         return execute(
-            config, out, exist=exist, method=method, population=population, task=task, threads=threads, observer=eyes
-        )
+            config, out, exist=exist, method=method, population=population, task=task, threads=threads, observer=eyes,
+            track=trackers,
+        )  # fmt: skip
 
 
 def rerun(
@@ -148,6 +153,7 @@ def rerun(
     threads: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
+    track: Track = (),
 ) -> Result:
     """Run the config of another run again, in a new folder: the same versions give the same bytes.
 
@@ -161,13 +167,16 @@ def rerun(
         threads: Chunks of devices that run at the same time.
         progress: Whether to show progress, as in `run`.
         observer: An object that is told of every round.
+        track: Trackers, as in `run`.
     """
+    trackers = chosen(track)
     path = Path(source)
     config = make_config(read_config(path / CONFIG if path.is_dir() else path))
     with _eyes(config.title, observer, progress) as eyes:
         return execute(
-            config, out, exist=exist, method=method, population=population, task=model, threads=threads, observer=eyes
-        )
+            config, out, exist=exist, method=method, population=population, task=model, threads=threads, observer=eyes,
+            track=trackers,
+        )  # fmt: skip
 
 
 def execute(
@@ -180,8 +189,10 @@ def execute(
     task: nn.Module | Task | None = None,
     threads: int | None = None,
     observer: Observer | None = None,
+    track: Track = (),
 ) -> Result:
     """Run a config in a new folder and return the result; what it lists as given is handed over here."""
+    trackers = chosen(track)
     check_exist(exist, out)
     _warn_of_versions(config)
     place = checked_path("out", out) if out is not None else None
@@ -197,9 +208,9 @@ def execute(
         # What was ended before it began is like a new folder, whatever is to be done with a run.
         used = (path / CONFIG).exists() and not Folder(path).unbegun
         if exist == "resume" and used:
-            return _same(simulation, resolved, Folder.open(path), observer)
+            return _same(simulation, resolved, Folder.open(path), observer, trackers)
         folder = _cleared(path) if exist == "overwrite" and used else Folder.create(path)
-        return _work(simulation, resolved, folder, observer)
+        return _work(simulation, resolved, folder, observer, trackers)
 
 
 def _with_object(config: RunConfig, method: Algorithm) -> RunConfig:
@@ -243,6 +254,7 @@ def resume(
     threads: int | None = None,
     progress: bool | None = None,
     observer: Observer | None = None,
+    track: Track = (),
 ) -> Result:
     """Continue a run that was stopped, killed or never got far; a finished one is only read, or given more rounds.
 
@@ -258,7 +270,9 @@ def resume(
         threads: Chunks of devices that run at the same time.
         progress: Whether to show progress, as in `run`.
         observer: An object that is told of every round.
+        track: Trackers, as in `run`; one that knows the run goes on with it.
     """
+    trackers = chosen(track)
     rounds = None if rounds is None else whole("rounds", rounds, 1)
     files = Folder.open(Path(folder))
     config = make_config(read_config(files.path / CONFIG))
@@ -277,7 +291,7 @@ def resume(
         except BaseException:
             files.unlock()
             raise
-        return _work(simulation, config, files, eyes)
+        return _work(simulation, config, files, eyes, trackers)
 
 
 def check_exist(exist: str, out: str | Path | None) -> None:
@@ -302,7 +316,9 @@ def _longer(files: Folder, config: RunConfig, rounds: int) -> RunConfig:
     return make_config({**config.model_dump(), "rounds": rounds})
 
 
-def _same(simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> Result:
+def _same(
+    simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None, track: Trackers
+) -> Result:
     """Go on with the run in a folder if it is this one; read it when it is finished."""
     kept = make_config(read_config(folder.path / CONFIG))
     differ = fingerprint.kept_in(folder).differences(fingerprint.fingerprint(simulation, config))
@@ -315,7 +331,8 @@ def _same(simulation: Simulation, config: RunConfig, folder: Folder, observer: O
             f"exist = 'overwrite'{longer}"
         )
     if not folder.finished:
-        return _work(simulation, config.model_copy(update={"versions": kept.versions}), folder, observer)
+        config = config.model_copy(update={"versions": kept.versions})
+        return _work(simulation, config, folder, observer, track)
     if kept.engine.keep_state != config.engine.keep_state:
         warnings.warn(
             f"the run in {folder.path} is finished and only read: engine.keep_state = {config.engine.keep_state} changes "
@@ -454,12 +471,36 @@ def prepare(
     )
 
 
-def _work(simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> Result:
+def _work(
+    simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None, track: Trackers
+) -> Result:
     folder.lock()
+    if forgotten := [name for name in tracking.kept(folder.path) if name not in track.makers]:
+        more = " ".join(f"--track {name}" for name in forgotten)
+        folder.warn(
+            f"the run in {folder.path} was tracked by {', '.join(forgotten)} and is not now; {more} goes on with it"
+        )
+    tracked = tracking.Tracked(track, config, folder, observer) if track.makers else None
     try:
-        Execution(simulation, config, folder, observer).run()
+        execution = Execution(simulation, config, folder, observer if tracked is None else tracked)
+        if tracked is not None:
+            tracked.history = lambda: execution.history
+        execution.run()
+    except BaseException as error:
+        if tracked is not None:
+            tracked.end(_how(error), {})
+        raise
     finally:
         for store in simulation.stores:
             store.remove()  # what is to be kept is in the checkpoint or in the models
         folder.unlock()
-    return Result(folder.path)
+    result = Result(folder.path)
+    if tracked is not None:
+        tracked.end("finished", tracking.summary_of(result.summary()))
+    return result
+
+
+def _how(error: BaseException) -> str:
+    """Say in a word how a run ended that did not come to its end."""
+    stopped = isinstance(error, Interrupted | KeyboardInterrupt)
+    return "stopped" if stopped else "diverged" if isinstance(error, Diverged) else "failed"

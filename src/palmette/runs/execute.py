@@ -97,6 +97,11 @@ class Execution:
         self._fingerprint = fingerprint(simulation, config)
         self._stop = False
 
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The history so far, column by column; see `palmette.runs.metrics.SCHEMA`."""
+        return self._metrics.rows
+
     def run(self) -> None:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer

@@ -37,6 +37,7 @@ PARTS = {
     "loss": "the loss",
     "metrics": "the metrics",
 }
+POPULATION = ("samples", "labels", "split", "tree")  # the parts that make a population
 # The tree has a part of its own; what was given as an object is looked at itself; where rows lie and whether the last state
 # is kept changes no result.
 _APART = ("tree", "server", "given", "versions", "settings", "algorithm", "engine.store", "engine.keep_state")
@@ -112,6 +113,11 @@ def kept_in(folder: Folder) -> Fingerprint:
     """Return what the run in a folder began with."""
     kept = folder.read_sealed(IDENTITY)
     return Fingerprint(**{name: kept[name] for name in ("parts", "settings", "environment")})
+
+
+def of_another_population(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return in words what makes two populations differ, by the digests of the parts of two runs; nothing if they are one."""
+    return [PARTS[part] for part in POPULATION if one.get(part) != other.get(part)]
 
 
 def recognised(folder: Folder, mine: Fingerprint) -> Fingerprint:

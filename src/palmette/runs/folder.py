@@ -30,13 +30,14 @@ FROZEN = "frozen.safetensors"  # parameters and buffers that no node changes, th
 ROWS = "devices-rows.safetensors"  # what devices predict from, where that is more than a model
 POPULATION = "population.parquet"  # every node with its samples and labels, see `palmette.runs.roll`
 REPORT = "report.html"  # the page, which anybody may write again
+TRACKED = "trackers.json"  # which trackers know the run, see `palmette.runs.tracking`
 STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
 _BEGINNING = b'algorithm = "'  # of every config a run writes
 _NAMES = (
     METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT, PREVIOUS, STATE,
-    PROGRESS, REPORT,
+    PROGRESS, REPORT, TRACKED,
 )  # fmt: skip
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(

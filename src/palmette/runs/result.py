@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
-from palmette.errors import BadInput
+from palmette.errors import BadInput, nearest
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import (
@@ -28,7 +28,9 @@ from palmette.runs.folder import (
 )
 from palmette.runs.metrics import DISTANCE, HELD_OUT, OWN, POOLED, SCHEMA, TRAFFIC_SCHEMA, TRAINED, traffic_table
 from palmette.runs.models import Models
+from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.runs.reading import make_config, read_config
+from palmette.runs.wording import number
 
 
 class Result(Models):
@@ -91,6 +93,38 @@ class Result(Models):
         )
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
         return f"{head}\n  test {self.lead}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+
+    def _repr_html_(self) -> str:
+        """Return the run as a notebook shows it: every kind of model, what was sent, and where it lies."""
+        config, metric = self.config, self.lead
+        done = (
+            f"{config.rounds} rounds" if self.finished else f"not finished, round {self.rounds_done} of {config.rounds}"
+        )
+        what = f"on {config.data.title}: {done}, model {config.model.title}, seed {config.seed}"
+        rows = []
+        for kind in self.kinds:
+            best, round_ = self.best(kind, metric)
+            worst = self.last(kind, metric, weight="devices", statistic="worst-decile")
+            rows.append(
+                [kind, *(number(value) for value in (self.last(kind, metric), best)), str(round_), number(worst)]
+            )
+        head = (f"test {metric}", "last", "best", "in round", "worst tenth")
+        tables = [html_table(head, rows)] if rows else []
+        notes = [f"It diverged: {self.ended}."] if self.ended else []
+        return html_page(config.title, what, tables, [*notes, f"In {self.folder}"])
+
+    def to_pandas(self, table: str = "metrics") -> Any:
+        """Return a table of the run as a data frame of pandas, which must be installed.
+
+        Args:
+            table: ``"metrics"``, the long history; ``"traffic"``, exchanges and bytes by round and link; or ``"population"``,
+                every node with its samples.
+        """
+        known = {"metrics": self.metrics, "traffic": self.traffic}
+        known |= {} if self.population is None else {"population": self.population}
+        if table not in known:
+            raise BadInput(f"a run has no table {table!r}{nearest(str(table), known)}")
+        return to_pandas(known[table])
 
     @property
     def lead(self) -> str:

@@ -16,7 +16,7 @@ from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import ModelKind
 from palmette.runs import Interrupted, prepare
-from palmette.runs.fingerprint import PARTS, kept_in, of_population
+from palmette.runs.fingerprint import kept_in, of_another_population, of_population
 from palmette.runs.folder import Folder, claimed
 from palmette.studies import tuning
 from palmette.studies.arms import Base, arms_of, chosen_seeds, lacking, named_methods, shared_out, shared_settings
@@ -26,6 +26,7 @@ from palmette.studies.steps import NOTHING, Objects, rounds_for
 from palmette.studies.study import Study
 from palmette.studies.trials import Populations
 from palmette.task import Task
+from palmette.track.tracker import names_of
 from palmette.values import path as checked_path
 from palmette.values import shown, whole
 
@@ -59,6 +60,7 @@ def compare(
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
+    track: str | Sequence[str] = (),
     **engine: Any,
 ) -> Study:
     """Compare methods on the same population, participation and initial model, seed by seed.
@@ -92,8 +94,10 @@ def compare(
         optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time; one for each core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
+        track: Trackers that are told of every run: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, or several.
         **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
     """
+    trackers = names_of(track)
     named = named_methods(methods)
     wanted = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
     arms, objects = arms_of(named, wanted, settings or {})
@@ -111,15 +115,20 @@ def compare(
     plan, objects = plan_comparison(arms, chosen, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"compare-{arms[0].config.data.label}") as folder:
-        return finished(plan, folder, objects, jobs, progress)
+        return finished(plan, folder, objects, jobs, progress, trackers)
 
 
 def finished(
-    plan: Plan, folder: Path, objects: Mapping[str, Objects], jobs: int | None, progress: bool | None
+    plan: Plan,
+    folder: Path,
+    objects: Mapping[str, Objects],
+    jobs: int | None,
+    progress: bool | None,
+    track: Sequence[str] = (),
 ) -> Study:
     """Conduct a study from Python; a stop says how to go on there."""
     try:
-        return conduct(plan, folder, objects=objects, jobs=jobs, shown=progress)
+        return conduct(plan, folder, objects=objects, jobs=jobs, shown=progress, track=track)
     except Interrupted as error:
         raise Interrupted(f"{error}; the same call with out={str(folder)!r} goes on") from None
 
@@ -287,9 +296,9 @@ def _check_folders(arms: Sequence[Arm], populations: Populations, objects: Mappi
             people = given.population if given.population is not None else populations.of(first.seeded(seed))
             expected[seed] = (first.name, of_population(people))
     for arm, seed, path in kept:
-        mine = {name: value for name, value in kept_in(Folder(path)).parts.items() if name in POPULATION}
+        mine = kept_in(Folder(path)).parts
         name, wanted = expected.setdefault(seed, (str(path), mine))
-        if differ := [PARTS[part] for part in POPULATION if mine.get(part) != wanted[part]]:
+        if differ := of_another_population(mine, wanted):
             raise BadInput(
                 f"{path} is of another population than {name}: {', '.join(differ)} differ; compare only runs on the same "
                 "samples"
@@ -302,6 +311,3 @@ def _check_folders(arms: Sequence[Arm], populations: Populations, objects: Mappi
                     f"{path} had another {'participation' if key == 'participation' else 'failure rate (loss)'} than "
                     f"{shared.name}: {shown(mine_)}, not {shown(theirs)}; compare only runs with the same"
                 )
-
-
-POPULATION = ("samples", "labels", "split", "tree")

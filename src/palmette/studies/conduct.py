@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from palmette.studies.steps import NOTHING, Objects
 from palmette.studies.study import Study
 from palmette.studies.trials import Outcome, Trial, refuse_unfit
 from palmette.studies.watching import watching
+from palmette.track.tracker import names_of
 
 AGAIN = ("diverged", "refused")  # what the same settings would do again
 
@@ -36,6 +37,7 @@ def conduct(
     objects: Mapping[str, Objects] | None = None,
     jobs: int | None = None,
     shown: bool | None = True,
+    track: str | Sequence[str] = (),
 ) -> Study:
     """Run what of a study is not there yet, and return it.
 
@@ -48,8 +50,10 @@ def conduct(
         objects: What the configs cannot hold, by the name of the arm.
         jobs: Runs at the same time; one for each core by default, one where there are objects.
         shown: Whether to show progress; ``None`` where somebody looks.
+        track: The names of trackers that are told of every run.
     """
     given = objects or {}
+    trackers = names_of(track)
     refuse_unfit(folder)
     if is_study(folder):
         refuse_other(plan, folder)
@@ -61,7 +65,7 @@ def conduct(
     try:
         lock.write(STUDY, plan.to_toml().encode())
         lock.write(README, readme(plan).encode())
-        _Conductor(plan, folder, given).run(jobs or _jobs(given), shown)
+        _Conductor(plan, folder, given, trackers).run(jobs or _jobs(given), shown)
         study = Study(folder)
         lock.write(RESULTS, (json.dumps(_finite(study.summary()), indent=1) + "\n").encode())
         lock.write(README, readme(plan, study).encode())
@@ -70,7 +74,9 @@ def conduct(
         lock.unlock()
 
 
-def go_on(folder: Path, *, jobs: int | None = None, shown: bool | None = True) -> Study:
+def go_on(
+    folder: Path, *, jobs: int | None = None, shown: bool | None = True, track: str | Sequence[str] = ()
+) -> Study:
     """Go on with the study in a folder."""
     plan = read_plan(folder)
     for arm in plan.arms:
@@ -93,7 +99,7 @@ def go_on(folder: Path, *, jobs: int | None = None, shown: bool | None = True) -
                 f"the study in {folder} was given its {role} as an object ({what.object}), which its folder cannot hold; go "
                 f"on in Python, with the same pm.{plan.kind}(..., out={str(folder)!r})"
             )
-    return conduct(plan, folder, jobs=jobs, shown=shown)
+    return conduct(plan, folder, jobs=jobs, shown=shown, track=track)
 
 
 def refuse_other(plan: Plan, folder: Path) -> None:
@@ -150,8 +156,8 @@ def _jobs(given: Mapping[str, Objects]) -> int:
 class _Conductor:
     """One study on its way."""
 
-    def __init__(self, plan: Plan, folder: Path, objects: Mapping[str, Objects]) -> None:
-        self._plan, self._folder, self._objects = plan, folder, objects
+    def __init__(self, plan: Plan, folder: Path, objects: Mapping[str, Objects], track: tuple[str, ...]) -> None:
+        self._plan, self._folder, self._objects, self._track = plan, folder, objects, track
         self._files = Files(folder)
         kept = Study(folder).outcomes
         self._outcomes = {run: one for run, one in kept.items() if one.get("end") in AGAIN}
@@ -220,7 +226,19 @@ class _Conductor:
             config = config.model_copy(update={"given": {**config.given, "data": data}})
         kept = seed in arm.runs
         group, steps = self._plan.group(arm), self._plan.steps if arm.space else None
-        return Trial(arm.name, seed, self._folder / out, None if kept else config, objects, attempt, group, steps)
+        study = self._folder.resolve().name
+        return Trial(
+            arm.name,
+            seed,
+            self._folder / out,
+            None if kept else config,
+            objects,
+            attempt,
+            group,
+            steps,
+            self._track,
+            study,
+        )
 
     def _once(self, arm: Arm, seed: int, config: RunConfig) -> Chain:
         yield self._trial(arm, seed, config, self._plan.run_folder(arm, seed))

@@ -67,7 +67,7 @@ class Helper:
         assert self._process.stdout is not None
         config = None if trial.config is None else trial.config.model_dump()
         task = {"arm": trial.arm, "seed": trial.seed, "out": str(trial.out), "config": config}
-        task |= {"attempt": trial.attempt, "steps": trial.steps}
+        task |= {"attempt": trial.attempt, "steps": trial.steps, "track": trial.track, "study": trial.study}
         try:
             self._process.stdin.write(json.dumps(task) + "\n")
             self._process.stdin.flush()
@@ -121,8 +121,9 @@ def main() -> None:
         task = tasks.get()
         config = None if task["config"] is None else RunConfig.model_validate(task["config"])
         trial = Trial(
-            task["arm"], task["seed"], Path(task["out"]), config, attempt=task["attempt"], steps=task["steps"]
-        )
+            task["arm"], task["seed"], Path(task["out"]), config, attempt=task["attempt"], steps=task["steps"],
+            track=tuple(task["track"]), study=task["study"],
+        )  # fmt: skip
         observer = Told(lambda rounds: _tell(out, event="begin", rounds=rounds), _Rounds(out), asked.set, asked.is_set)
         outcome = run_trial(trial, populations, observer, threads=1)
         _tell(out, event="end", end=outcome.end, message=outcome.message, warnings=outcome.warnings)

@@ -39,6 +39,25 @@ class Difference:
     seeds: int
 
 
+def gaps(one: Values, other: Values, *, lower: bool = False) -> dict[int, dict[str, float]]:
+    """Return how much better every device fares with one method than with another, by seed and device.
+
+    Only seeds and devices are there that both have a number of.
+
+    Args:
+        one: The numbers of the method in question.
+        other: Those of the method it is compared with.
+        lower: Whether lower numbers are better, as of a loss.
+    """
+    found = {}
+    for seed in sorted(set(one) & set(other)):
+        both = {device: value - other[seed].get(device, np.nan) for device, value in one[seed].items()}
+        each = {device: float(-gap if lower else gap) for device, gap in both.items() if not np.isnan(gap)}
+        if each:
+            found[seed] = each
+    return found
+
+
 def difference(one: Values, other: Values, teams: Teams, *, lower: bool = False) -> Difference:
     """Return the paired difference of two methods with its bootstrap interval.
 
@@ -53,14 +72,11 @@ def difference(one: Values, other: Values, teams: Teams, *, lower: bool = False)
         lower: Whether lower numbers are better, as of a loss.
     """
     clusters: list[list[npt.NDArray[np.float64]]] = []  # by seed, by team, the differences of its devices
-    for seed in sorted(set(one) & set(other)):
+    for seed, each in gaps(one, other, lower=lower).items():
         by_team: dict[str, list[float]] = {}
-        for device, value in one[seed].items():
-            gap = value - other[seed].get(device, np.nan)
-            if not np.isnan(gap):
-                by_team.setdefault(teams[seed][device], []).append(-gap if lower else gap)
-        if by_team:
-            clusters.append([np.array(gaps) for gaps in by_team.values()])
+        for device, gap in each.items():
+            by_team.setdefault(teams[seed][device], []).append(gap)
+        clusters.append([np.array(team) for team in by_team.values()])
     count = sum(len(team) for seed_ in clusters for team in seed_)
     if not count:
         return Difference(np.nan, np.nan, np.nan, 0, 0)
@@ -78,8 +94,8 @@ def _bootstrap(clusters: list[list[npt.NDArray[np.float64]]]) -> npt.NDArray[np.
     # The mean of a team's devices, drawn anew, for every bootstrap sample; then these are put together.
     total, weight = [], []
     for teams in clusters:
-        sums = np.stack([_sums(gaps, drawn) for gaps in teams], 1)
-        sizes = np.array([len(gaps) for gaps in teams])
+        sums = np.stack([_sums(team, drawn) for team in teams], 1)
+        sizes = np.array([len(team) for team in teams])
         chosen = drawn.integers(len(teams), size=(DRAWS, len(teams)))
         total.append(np.take_along_axis(sums, chosen, 1).sum(1))
         weight.append(sizes[chosen].sum(1))
@@ -89,12 +105,12 @@ def _bootstrap(clusters: list[list[npt.NDArray[np.float64]]]) -> npt.NDArray[np.
     return result
 
 
-def _sums(gaps: npt.NDArray[np.float64], drawn: np.random.Generator) -> npt.NDArray[np.float64]:
+def _sums(team: npt.NDArray[np.float64], drawn: np.random.Generator) -> npt.NDArray[np.float64]:
     """Return the sum of a team's devices, drawn anew, for every bootstrap sample; of very many devices it is normal."""
-    if len(gaps) > _MANY:
-        result = drawn.normal(gaps.sum(), gaps.std() * np.sqrt(len(gaps)), size=DRAWS)
+    if len(team) > _MANY:
+        result = drawn.normal(team.sum(), team.std() * np.sqrt(len(team)), size=DRAWS)
     else:
-        result = gaps[drawn.integers(len(gaps), size=(DRAWS, len(gaps)))].sum(1)
+        result = team[drawn.integers(len(team), size=(DRAWS, len(team)))].sum(1)
     return result
 
 
@@ -108,10 +124,5 @@ def hurt(one: Values, other: Values, *, lower: bool = False) -> float:
         other: Those it is held against.
         lower: Whether lower numbers are better.
     """
-    shares = []
-    for seed in sorted(set(one) & set(other)):
-        gaps = np.array([value - other[seed].get(device, np.nan) for device, value in one[seed].items()])
-        gaps = gaps[~np.isnan(gaps)]
-        if len(gaps):
-            shares.append(float((gaps > 0).mean() if lower else (gaps < 0).mean()))
+    shares = [float(np.mean([gap < 0 for gap in each.values()])) for each in gaps(one, other, lower=lower).values()]
     return float(np.mean(shares)) if shares else float("nan")

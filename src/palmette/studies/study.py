@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
+from palmette.report.sheets import sheets
 from palmette.runs import Result
 from palmette.runs.files import Files
 from palmette.runs.folder import CONFIG, Folder
 from palmette.runs.metrics import SCHEMA
+from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.studies.plan import OUTCOMES, Arm, Plan, read_plan
 
 _COLUMNS = pa.schema([("method", pa.string()), ("seed", pa.int64()), *SCHEMA])
@@ -55,14 +57,9 @@ class Rows:
             table = table.filter(keep)
         return Rows(table)
 
-    def frame(self) -> Any:
-        """Return the rows as a pandas data frame; pandas must be installed."""
-        try:
-            return self.table.to_pandas()
-        except ImportError:
-            raise BadInput(
-                "a data frame needs pandas: pip install pandas; .table is the same as an Arrow table"
-            ) from None
+    def to_pandas(self) -> Any:
+        """Return the rows as a data frame of pandas, which must be installed."""
+        return to_pandas(self.table)
 
     @property
     def values(self) -> list[float]:
@@ -113,6 +110,20 @@ class Study:
         done = sum(1 for _ in self.results())
         state = "finished" if self.finished else "not finished"
         return f"{head}\n  {done} runs, {state}; in {self.folder}"
+
+    def _repr_html_(self) -> str:
+        """Return the study as a notebook shows it: the tables that ``palmette show`` prints, and where it lies."""
+        summary, plan = self.summary(), self.plan
+        done = sum(1 for _ in self.results())
+        what = (
+            f"of {', '.join(arm.name for arm in self.methods)}; {done} runs, {'' if self.finished else 'not '}finished"
+        )
+        tables, notes = [], list(summary["notes"])
+        for sheet in sheets(summary):
+            head = [text.replace("\n", " ") for text in (sheet.title, *sheet.columns)]
+            tables.append(html_table(head, sheet.rows))
+            notes.append(sheet.note)
+        return html_page(plan.kind, what, tables, [*filter(None, notes), f"In {self.folder}"])
 
     def line(self) -> dict[str, Any]:
         """Return what a list of runs and studies says about this one."""
@@ -222,9 +233,9 @@ class Study:
         """The long table of all runs, as Arrow."""
         return self.rows.table
 
-    def frame(self) -> Any:
-        """Return the long table as a pandas data frame; pandas must be installed."""
-        return self.rows.frame()
+    def to_pandas(self) -> Any:
+        """Return the long table as a data frame of pandas, which must be installed."""
+        return self.rows.to_pandas()
 
     def summary(self) -> dict[str, Any]:
         """Return what the study comes to as one object, as ``palmette compare --json`` prints it."""

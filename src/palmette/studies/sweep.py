@@ -28,6 +28,7 @@ from palmette.studies.steps import Objects
 from palmette.studies.study import Study
 from palmette.studies.trials import Populations
 from palmette.task import Task
+from palmette.track.tracker import names_of
 from palmette.values import path as checked_path
 from palmette.values import shown, whole
 
@@ -62,6 +63,7 @@ def sweep(
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
     progress: bool | None = None,
+    track: str | Sequence[str] = (),
     **engine: Any,
 ) -> Study:
     """Try settings of one method on validation samples, then train with the best ones and test.
@@ -90,8 +92,10 @@ def sweep(
         optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time.
         progress: Whether to show progress.
+        track: Trackers, as in `compare`.
         **engine: As in `compare`.
     """
+    trackers = names_of(track)
     base = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})
@@ -100,7 +104,7 @@ def sweep(
     plan, given = plan_sweep(arm, values, choice, objects)
     place = checked_path("out", out) if out is not None else None
     with claimed(place, Path("runs"), f"sweep-{name}-{arm.config.data.label}") as folder:
-        return finished(plan, folder, given, jobs, progress)
+        return finished(plan, folder, given, jobs, progress, trackers)
 
 
 def plan_sweep(arm: Arm, grid: Mapping[str, Any], choice: Choice, objects: Objects) -> tuple[Plan, dict[str, Objects]]:

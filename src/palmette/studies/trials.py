@@ -18,6 +18,7 @@ from palmette.protocol import ModelKind
 from palmette.runs import Interrupted, RunConfig, execute, resume
 from palmette.runs.folder import CONFIG, Folder
 from palmette.studies.steps import Objects, rounds_for
+from palmette.track.tracker import chosen
 
 End = Literal["done", "diverged", "refused", "failed", "stopped"]
 _KEPT = 2  # populations that are kept for the next runs
@@ -36,6 +37,8 @@ class Trial:
         attempt: The number of the settings that are tried with it; 0 for a run that is a result.
         group: Under which heading its progress is told; its arm's by default.
         steps: Gradient steps of each device that decide its rounds, where its settings may change how many they come to.
+        track: The names of trackers that are told of it.
+        study: The name of the study, under which trackers keep it.
     """
 
     arm: str
@@ -46,6 +49,8 @@ class Trial:
     attempt: int = 0
     group: str = ""
     steps: int | None = None
+    track: tuple[str, ...] = ()
+    study: str = ""
 
     @property
     def name(self) -> str:
@@ -171,6 +176,7 @@ def run_trial(trial: Trial, populations: Populations, observer: Told, threads: i
 def _run(trial: Trial, populations: Populations, observer: Told, threads: int | None) -> tuple[End, str]:
     objects = trial.objects
     given: dict[str, Any] = {"method": objects.method, "threads": threads, "observer": observer}
+    given["track"] = chosen(trial.track, group=trial.study)
     try:
         if trial.config is None:
             resume(trial.out, population=objects.population, model=objects.task, **given)

@@ -21,6 +21,7 @@ from matplotlib.ticker import NullFormatter
 from palmette.algorithms import algorithm
 from palmette.engines.simulate import Simulation
 from palmette.population import Population
+from palmette.report import style
 from palmette.report.picture import save
 from palmette.task import make_task
 from palmette.theory import hlm
@@ -46,7 +47,7 @@ PAPER: dict[tuple[int, str], tuple[float, float, float]] = {
 
 MEASURES = ("mean", "sd", "max")
 FIGURE = (1, 5, 10, 25, 50, 100, 200)
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000")
+COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.BLACK)
 NOTES = (
     "distances are not squared, although the paper's caption writes squared norms",
     "the paper's 'ours' is 50,000 iterations of the single-coin algorithm; 'exact' is the minimiser it seeks",
@@ -194,7 +195,7 @@ def _bars(rows: Sequence[dict[str, Any]], path: Path) -> Path:
         place = np.arange(len(part))
         axes.bar(place - 0.2, [row["mean"] for row in part], 0.4, yerr=[row["sd"] for row in part], label="Palmette")
         theirs = [[row[f"paper_{key}"] for row in part] for key in ("mean", "sd")]
-        axes.bar(place + 0.2, theirs[0], 0.4, yerr=theirs[1], color="#bbbbbb", label="paper")
+        axes.bar(place + 0.2, theirs[0], 0.4, yerr=theirs[1], color=style.FAINT, label="paper")
         axes.set_xticks(place, [row["estimator"] for row in part], fontsize=8)
         axes.set_title(f"m = {m}")
     axes.set_ylabel("distance to the truth")

@@ -18,7 +18,7 @@ from palmette.page.run import run_data, state
 from palmette.page.theorem import theorem
 from palmette.report.verdict import safe_choice, tally, verdict
 from palmette.runs import Result
-from palmette.runs.fingerprint import POPULATION, kept_in
+from palmette.runs.fingerprint import kept_in, of_another_population
 from palmette.runs.folder import CONFIG, Folder, runs_in
 from palmette.studies.arms import arms_of_runs
 from palmette.studies.demo import HERO, HERO_NOTE, comparisons
@@ -226,14 +226,13 @@ def _by_population(folders: Iterable[Path]) -> list[list[Path]]:
 
 def _unlike(arms: Sequence[Arm]) -> str:
     """Say which runs of one seed met other samples than the others, in spite of their configs; nothing where all agree."""
-    seen: dict[int, tuple[str, dict[str, str]]] = {}
+    seen: dict[int, tuple[str, Mapping[str, str]]] = {}
     for arm in arms:
         for seed, path in arm.runs.items():
-            parts = kept_in(Folder(Path(path))).parts
-            mine = {name: parts.get(name, "") for name in POPULATION}
+            mine = kept_in(Folder(Path(path))).parts
             other, theirs = seen.setdefault(seed, (path, mine))
-            if mine != theirs:
-                return f"{path} is of another population than {other}."
+            if differ := of_another_population(mine, theirs):
+                return f"{path} is of another population than {other}: {', '.join(differ)} differ."
     return ""
 
 

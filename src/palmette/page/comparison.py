@@ -16,7 +16,7 @@ from palmette.protocol import ModelKind
 from palmette.report import words
 from palmette.report.numbers import top
 from palmette.runs import Result
-from palmette.studies.statistics import Values, difference, hurt
+from palmette.studies.statistics import Values, difference, gaps, hurt
 from palmette.studies.summary import cost_of, model_of, of_devices, teams_of
 
 _BINS = 24  # of a histogram of differences
@@ -117,19 +117,13 @@ def _paired(
 
 def _histogram(one: Values, other: Values, *, lower: bool) -> dict[str, Any] | None:
     """Count by how much devices gain or lose, of all seeds together; those that do neither are counted apart."""
-    gaps = np.array(
-        [
-            value - other[seed].get(device, math.nan)
-            for seed in set(one) & set(other)
-            for device, value in one[seed].items()
-        ]
-    )
-    gaps = gaps[np.isfinite(gaps)] * (-1 if lower else 1)
-    if not len(gaps):
+    found = gaps(one, other, lower=lower).values()
+    apart = np.array([gap for devices in found for gap in devices.values() if math.isfinite(gap)])
+    if not len(apart):
         return None
-    reach = float(np.abs(gaps).max()) or 1e-9
-    counts, edges = np.histogram(gaps[gaps != 0], _BINS, (-reach, reach))
-    return {"edges": numbers(edges.tolist()), "counts": counts.tolist(), "zero": int((gaps == 0).sum())}
+    reach = float(np.abs(apart).max()) or 1e-9
+    counts, edges = np.histogram(apart[apart != 0], _BINS, (-reach, reach))
+    return {"edges": numbers(edges.tolist()), "counts": counts.tolist(), "zero": int((apart == 0).sum())}
 
 
 def _curve(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from palmette.learner.backends import Backend, Batch, Replicas, Stack
+from palmette.learner.footprint import footprint
 from palmette.learner.fused import FusedBackend
 from palmette.learner.samples import Samples
 from palmette.population import Population
@@ -24,6 +25,9 @@ _BLOCK = 256  # samples of one device in one vectorised forward pass
 _SHARED = 4096  # samples of one shared model in one forward pass
 _NUMBERS = 1 << 20  # numbers in the samples of one vectorised forward pass
 _OUTPUTS = 1 << 22  # numbers in the outputs of one forward pass, where they are many more than those of the samples
+_VALUES = (
+    16  # numbers of the layers in a forward pass for each of its samples: beyond that, they are what takes the memory
+)
 
 
 def model_output(rows: Any, batch: Batch) -> Tensor:
@@ -47,10 +51,12 @@ class Scorer:
     ) -> None:
         self._task, self._population, self._samples, self._held_out = task, population, samples, held_out
         self._backend = backend
-        self._block, self._most, self._width = _BLOCK, _SHARED, samples.width
+        probe = samples.features(torch.arange(min(2, len(population.x)), device=samples.device))
+        self._block, self._most = _BLOCK, _SHARED
+        self._width = max(samples.width, footprint(task, probe).values // _VALUES)
         if population.y.dim() > 1 and population.classes is not None:
             # A text has outputs for every word of the vocabulary at every place: they are what takes the memory.
-            self._width = max(samples.width, population.y[0].numel() * population.classes)
+            self._width = max(self._width, population.y[0].numel() * population.classes)
             self._block = self._most = max(1, min(_BLOCK, _OUTPUTS // self._width))
         self.replicas = Replicas(task, samples.rows_dtype, samples.device, training=False)
 

@@ -91,10 +91,12 @@ def run(
         evaluate_every: Rounds between evaluations.
         metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
         optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
-        threads: Chunks of devices that run at the same time; one per core by default.
+        threads: Chunks of devices that run at the same time; by default as many as the config says (``engine.threads``), or
+            one per core. No result depends on it.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.
-        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
+        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``,
+            ``check_steps``.
     """
     if not isinstance(algorithm, str):
         check_name(type(check_method(algorithm)))
@@ -444,7 +446,7 @@ def prepare(
         seed=config.seed,
         links=links,
         dtype=config.dtype(),
-        threads=threads,
+        threads=config.engine.threads if threads is None else threads,
         backend=config.engine.backend,
         device=config.engine.device,
         chunk=config.engine.chunk,

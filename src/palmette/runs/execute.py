@@ -19,7 +19,7 @@ from torch import Tensor
 
 from palmette.engines.evaluation import Reports, Scores, measure_all
 from palmette.engines.measures import Whole, make_measures
-from palmette.engines.simulate import Simulation
+from palmette.engines.simulate import Looked, Simulation
 from palmette.errors import Diverged, PalmetteError
 from palmette.learner import Halted, Optimiser
 from palmette.protocol import ModelKind
@@ -42,7 +42,7 @@ from palmette.runs.folder import (
 from palmette.runs.metrics import DISTANCE, Metrics, traffic_table
 from palmette.runs.roll import roll
 from palmette.runs.saving import save_models
-from palmette.theory import advice, unchecked, warnings_of
+from palmette.theory import advice, compared, warnings_of
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
@@ -91,7 +91,13 @@ class Execution:
         self._ended = ""  # what went wrong, where something did
         self._measures = make_measures(config.metrics, simulation.population.classes)
         self._initial_loss: float | None = None
-        self._seconds: Seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
+        self._seconds: Seconds = {
+            "estimate": 0.0,
+            "rounds": 0.0,
+            "evaluation": 0.0,
+            "checkpoints": 0.0,
+            "progress": 0.0,
+        }
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
         self._fingerprint = fingerprint(simulation, config)
@@ -120,17 +126,17 @@ class Execution:
         )
         for text in (*simulation.population.notes, *simulation.learner.told):
             self._folder.log(text)
+        for one in simulation.looked:
+            self._folder.log(one.sentence)
         if simulation.population.found is not None:
             self._folder.log(str(simulation.population.found))
         self._folder.log(f"participation: {simulation.participation}")
-        if observer is not None:  # before the warnings, as the curvature of a network may take minutes to find
+        doubts = [] if simulation.round else [*simulation.learner.doubts, *self._look()]
+        if observer is not None:
             simulation.on_exchange = observer.exchange
             observer.begin(simulation, simulation.rounds)
-        if simulation.round == 0:
-            if text := unchecked(simulation):
-                self._folder.log(text)
-            for text in (*simulation.learner.doubts, *warnings_of(simulation)):
-                self._folder.warn(text)
+        for text in doubts:
+            self._folder.warn(text)
         with self._signals():
             try:
                 if kept is None:
@@ -149,6 +155,18 @@ class Execution:
             except Halted:
                 raise KeyboardInterrupt from None
         self._finish()
+
+    def _look(self) -> list[str]:
+        """Hold the step sizes against the curvature of the losses; keep what was looked at and return what to warn of."""
+        simulation, wanted = self._simulation, self._config.engine.check_steps
+        if text := compared(simulation, wanted=wanted):
+            self._folder.log(text)
+        began = time.perf_counter()
+        doubts = warnings_of(simulation) if wanted else []
+        if text:
+            simulation.looked.append(Looked(text, time.perf_counter() - began))
+        self._seconds["estimate"] = sum(one.seconds for one in simulation.looked)
+        return doubts
 
     def _round(self) -> None:
         simulation = self._simulation
@@ -318,7 +336,7 @@ class Execution:
         folder.write_table(TRAFFIC, traffic_table([list(row.values()) for row in simulation.ledger.rows()]))
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
-        steps |= {"adapt_steps": adapted}
+        steps |= {"adapt_steps": adapted, "threads": simulation.threads}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._metrics.table())
         folder.close(keep_state=keep)

@@ -92,7 +92,8 @@ def compare(
         optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time; one for each core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
-        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
+        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``,
+            ``threads``, ``check_steps``.
     """
     named = named_methods(methods)
     wanted = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)

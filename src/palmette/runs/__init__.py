@@ -64,6 +64,7 @@ def run(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    evaluate_on: int | str = "auto",
     metrics: str | Sequence[str] = (),
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -89,6 +90,7 @@ def run(
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
         metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
         optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
         threads: Chunks of devices that run at the same time; by default as many as the config says (``engine.threads``), or
@@ -121,6 +123,7 @@ def run(
         "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
+        "evaluate_on": evaluate_on,
         "metrics": metrics if isinstance(metrics, str) else list(metrics),
         "engine": engine,
     }

@@ -66,6 +66,8 @@ def scores_text(scores: Mapping[ModelKind, Scores] | None) -> Text:
         metric = "accuracy" if "accuracy" in score.sums else "loss"
         text.append("  " if text else "").append(kind, style=f"bold {model_style(kind)}")
         text.append(f" {'loss ' if metric == 'loss' else ''}{score.by_samples(metric):.3f}")
+    if drawn := max((score.sampled for score in (scores or {}).values()), default=0):
+        text.append(f"  (of {drawn:,} sampled devices)")
     return text
 
 

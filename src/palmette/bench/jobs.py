@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from palmette.errors import PalmetteError
@@ -107,6 +108,13 @@ def whole_job(workload: str, rounds: str, clock: str, threads: str, began: str) 
     timed = result.timings["seconds"]
     spent |= {_PALMETTE[name]: share * value for name, value in timed.items() if name in _PALMETTE}
     spent["rest"] = max(0.0, whole - sum(spent.values()))
+    return {**spent, "seconds": whole, "peak_bytes": _peak()}
+
+
+def _peak() -> int:
+    """Return the most memory this process has held; what `getrusage` tells on Linux has the parent's memory in it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if "VmHWM" in line)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    scale = 1 if sys.platform == "darwin" else 1024
-    return {**spent, "seconds": whole, "peak_bytes": peak * scale}
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -34,13 +34,10 @@ _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `a
 
 
 class Looked(NamedTuple):
-    """What was looked at before a run, as a sentence, and the seconds that it took."""
+    """What is looked at before a run, as a sentence, and the seconds that it took where that is done already."""
 
     sentence: str
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.sentence} ({self.seconds:.1f} s)"
+    seconds: float = 0.0
 
 
 class Simulation:
@@ -119,7 +116,7 @@ class Simulation:
                 f"{algorithm.name} train several; leave optimiser.keep out"
             )
         self.looked: list[Looked] = []
-        """What was looked at before the first round."""
+        """What is looked at before the first round."""
         with one_thread_inside():
             self.algorithm = algorithm.tuned(self._smoothness)
         self.links = dict(links or {})

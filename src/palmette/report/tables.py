@@ -24,6 +24,8 @@ from palmette.runs.wording import model_style as model_style
 
 _TEAMS = 12  # teams listed by name
 
+_WORTH_TELLING = 0.1  # seconds that an estimate took
+
 
 def run_report(result: Result, *, teams: bool = False) -> RenderableType:
     """Show one run: its models, links, speed and folder.
@@ -311,7 +313,9 @@ def _facts(result: Result) -> Table:
 def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
     times = result.timings
     speed = f"{times['device_steps_per_second']:,.0f} per second"
-    yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all"
+    looked = times["seconds"].get("estimate", 0.0)
+    first = f", {looked:.1f} s of it to look at step sizes first" if looked >= _WORTH_TELLING else ""
+    yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all{first}"
     if result.outline:
         yield "outline", "; ".join(words.outline(result.outline))
     if (found := backend(result)) is not None:

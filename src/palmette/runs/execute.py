@@ -126,12 +126,15 @@ class Execution:
         self._folder.log(f"participation: {simulation.participation}")
         if text := self._history.about:
             self._folder.log(text)
-        doubts = [] if simulation.round else [*simulation.learner.doubts, *self._look()]
-        if observer is not None:
+        if simulation.round == 0 and (text := compared(simulation, wanted=self._config.engine.check_steps)):
+            self._folder.log(text)
+            simulation.looked.append(Looked(text))
+        if observer is not None:  # before the look at step sizes, which may take seconds
             simulation.on_exchange = observer.exchange
             observer.begin(simulation, simulation.rounds)
-        for text in doubts:
-            self._folder.warn(text)
+        if simulation.round == 0:
+            for text in (*simulation.learner.doubts, *self._look()):
+                self._folder.warn(text)
         with self._signals():
             try:
                 if kept is None:
@@ -151,16 +154,10 @@ class Execution:
         self._finish()
 
     def _look(self) -> list[str]:
-        """Hold the step sizes against the curvature of the losses; keep what was looked at and return what to warn of."""
-        simulation, wanted = self._simulation, self._config.engine.check_steps
-        if text := compared(simulation, wanted=wanted):
-            self._folder.log(text)
-        began = time.perf_counter()
-        doubts = warnings_of(simulation) if wanted else []
-        if text:
-            simulation.looked.append(Looked(text, time.perf_counter() - began))
-        self._seconds["estimate"] = sum(one.seconds for one in simulation.looked)
-        return doubts
+        """Hold the step sizes against the curvature of the losses and return what to warn of."""
+        self._seconds["estimate"] = sum(one.seconds for one in self._simulation.looked)
+        with self._timed("estimate"):
+            return warnings_of(self._simulation) if self._config.engine.check_steps else []
 
     def _round(self) -> None:
         simulation = self._simulation

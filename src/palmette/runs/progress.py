@@ -93,7 +93,7 @@ class Lines:
         size = f"{wording.many(people.devices, 'device')}{unseen}, {wording.many(rounds, 'round')}"
         about = f"{size}, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
-        looked = map(str, simulation.looked)
+        looked = [one.sentence for one in simulation.looked]
         who = f"participation: {simulation.participation}"
         for told in (*simulation.population.notes, who, *looked, outline(simulation)):
             if told:
@@ -157,7 +157,7 @@ class Bars:
             who = "server asks" if tier == self._top else "teams ask" if tier == 1 else f"tier {tier} asks"
             self._tiers[tier] = self._progress.add_task(f"  {who:<22}", total=None, unit="exchanges")
             self._asked[tier] = 0
-        looked = map(str, simulation.looked)
+        looked = [one.sentence for one in simulation.looked]
         who = f"participation: {simulation.participation}"
         self._about = "; ".join(filter(None, (who, outline(simulation), *looked)))
         self.refresh()

@@ -12,6 +12,7 @@ from palmette.bench import ENGINES, WORKLOADS, Timing, Workload, benchmark
 from palmette.bench import peer as peer_module
 from palmette.bench.engines import Lane
 from palmette.bench.figures import FIGURES, figures
+from palmette.bench.jobs import PARTS, Job, jobs
 from palmette.bench.limit import products
 from palmette.bench.markdown import markdown
 from palmette.bench.measure import measure, paired, rows, turns
@@ -165,20 +166,47 @@ def test_ratios_are_taken_within_a_repeat() -> None:
 
 
 def test_figures_hold_promises_against_the_rows() -> None:
-    base = dict.fromkeys(("ratio_to_limit", "fused_ratio", "speed_up", "overhead"))
+    base = dict.fromkeys(("ratio_to_limit", "fused_ratio", "simulator_ratio", "speed_up", "overhead"))
     row = {"workload": "mclr 784-10", "threads": 1, **base}
     found = figures(
         [
-            row | {"engine": "fused", "ratio_to_limit": 0.6},
-            row | {"engine": "simulator", "overhead": 0.05},
+            row | {"engine": "fused", "ratio_to_limit": 0.9},  # the bare learner is not what is promised
+            row | {"engine": "simulator", "ratio_to_limit": 0.6, "overhead": 0.05},
             row | {"engine": "simulator", "threads": 2, "speed_up": 1.6},
         ]
     )
     assert [(entry["measured"], entry["met"]) for entry in found] == [(0.6, False), (1.6, True), (0.05, True)]
     large = {"devices": 100_000, "time_ratio_to_1000": 1.4}
     assert [(entry["measured"], entry["met"]) for entry in figures([], [large])] == [(1.4, False)]
+    job = {"job": "cnn 32-64", "seconds": 20.0, "estimate": 2.0, "peak_bytes": 1.5e9}
+    assert [(entry["measured"], entry["met"]) for entry in figures([], [], [job])] == [(0.1, False), (1.5, True)]
     assert {figure.workload for figure in FIGURES} <= WORKLOADS.keys()
     assert {figure.engine for figure in FIGURES} <= ENGINES.keys()
+
+
+def test_no_promise_is_made_of_the_bare_learner() -> None:
+    assert not {figure.field for figure in FIGURES} & {"fused_ratio"}
+    assert "fused" not in {figure.engine for figure in FIGURES}
+
+
+def test_a_whole_job_is_the_sum_of_its_parts() -> None:
+    made = benchmark([TINY], ["simulator"], [1], timing=Timing(1, 0.0), clock="cpu", whole=(Job("mclr 60-10", 1),))
+    (row,) = made.jobs
+    assert row["seconds"] == pytest.approx(sum(row[part] for part in PARTS))
+    assert row["import"] > 0
+    assert row["training"] > 0
+    assert row["peak_bytes"] > 1e7
+    screen = Console(width=80, record=True, file=io.StringIO())
+    screen.print(report(made))
+    text = screen.export_text()
+    assert "whole job" in text
+    assert "…" not in text
+    assert "| whole job | rounds | seconds | import |" in markdown(made)
+
+
+def test_a_job_that_fails_says_why() -> None:
+    with pytest.raises(PalmetteError, match="the job no such failed: KeyError: 'no such'"):
+        jobs((Job("no such", 1),), 1, "wall")
 
 
 def test_processor_time_measures_one_thread_only() -> None:
@@ -206,7 +234,7 @@ def test_tables_fit_eighty_columns(made: Benchmark) -> None:
 
 def test_markdown_has_a_table_line_for_every_engine(made: Benchmark) -> None:
     text = markdown(made)
-    assert text.count("\n| simulator, 2 threads |") == 2  # its speed and its ratio to the limit
+    assert text.count("\n| simulator, 2 threads |") == 3  # its speed, its ratio to the limit and to one thread
     assert f"torch {torch.__version__}" in text
 
 

@@ -145,15 +145,16 @@ def test_another_run_is_not_taken_for_this_one() -> None:
             pm.run(**{"algorithm": "permfl", "population": population, **again, **change})
 
 
-def test_where_rows_lie_and_whether_the_state_is_kept_make_no_other_run() -> None:
+def test_where_rows_lie_how_many_threads_there_are_and_what_is_kept_make_no_other_run() -> None:
     config = {**DIGITS, "engine": {"store": "disk"}}
     execute(make_config(config), "whole")
     with pytest.raises(pm.runs.Interrupted):
         execute(make_config(config), "cut", observer=Stopper(99))
-    other = make_config({**DIGITS, "engine": {"store": "memory", "keep_state": False}})
-    on = execute(other, "cut", exist="resume")
+    changed = {"store": "memory", "keep_state": False, "threads": 1, "check_steps": False}
+    on = execute(make_config({**DIGITS, "engine": changed}), "cut", exist="resume")
     assert everything("cut")[METRICS] == everything("whole")[METRICS]
     assert (on.config.engine.store, on.config.engine.keep_state) == ("memory", False)
+    assert on.config.engine.threads == on.timings["threads"] == 1
     assert not Path("cut", STATE).exists()
     with pytest.warns(UserWarning, match=r"finished and only read: engine.keep_state = True changes nothing"):
         assert execute(make_config(config), "cut", exist="resume").summary() == on.summary()

@@ -65,6 +65,31 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for pattern in LASTING for path in folder.glob(pattern)}
 
 
+def test_the_number_of_threads_is_a_setting_that_is_kept_and_changes_no_byte(tmp_path: Path) -> None:
+    one, two = (
+        execute(make_config({**DIGITS, "engine": {"threads": threads}}), tmp_path / f"{threads}") for threads in (1, 2)
+    )
+    assert contents(one.folder) == contents(two.folder)
+    assert (one.config.engine.threads, one.timings["threads"]) == (1, 1)
+    assert "threads = 2" in (two.folder / "config.toml").read_text()
+    other = execute(make_config({**DIGITS, "engine": {"threads": 2}}), tmp_path / "given", threads=3)
+    assert other.timings["threads"] == 3  # who calls knows better
+    assert "threads" not in execute(make_config(DIGITS), tmp_path / "none").config.to_toml()
+
+
+def test_a_small_run_does_without_sympy(tmp_path: Path) -> None:
+    code = """
+import sys
+import palmette as pm
+people = pm.make_population("digits", tree="2x2")
+for number, model in enumerate(("mclr", "dnn")):
+    pm.run("permfl", people, model, rounds=1, settings={"team_steps": 1, "local_steps": 1}, out=f"{sys.argv[1]}/{number}")
+assert "sympy" not in sys.modules, "a second or more to import"
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.filterwarnings(
     "default:smoothness = auto"
 )  # not all devices are there in the first round, and that is said

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.autograd.functional import hessian
+from torch.func import functional_call
 
 from palmette.algorithms import PerMFL, algorithm
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.learner import curvature, smoothness
-from palmette.learner.smoothness import products
-from palmette.population import make_population
+from palmette.learner.footprint import footprint
+from palmette.learner.smoothness import looked_at
+from palmette.population import Population, make_population
 from palmette.runs import run
-from palmette.task import make_task
-from palmette.theory import advice, check, measure, optimum, unchecked, warnings_of
+from palmette.task import Task, make_task
+from palmette.theory import advice, check, compared, measure, optimum, warnings_of
 from palmette.theory.conditions import down
 from problems import quadratics, regression, simulate, task_of, tree_minimiser
 
@@ -234,7 +239,7 @@ def test_a_network_is_never_taken_for_convex_whatever_its_l2() -> None:
     found = check(Simulation(PerMFL(), population, task, rounds=1, dtype=torch.float64))
     assert found.constants["mu_f"] == 0
     assert found.theorem.startswith("PerMFL, Theorem 2")
-    assert "L_f is an estimate at the initial model from all devices" in found.notes[-1]
+    assert "L_f is estimated on all 6 devices, up to 64 samples of each, at the initial model" in found.notes[-1]
 
 
 def test_settings_beyond_all_numbers_are_refused() -> None:
@@ -306,20 +311,93 @@ def test_pulls_that_leave_no_local_step_are_refused() -> None:
         prepared(algorithm("l2gd", lam=1e300))
 
 
-def test_the_curvature_of_a_large_network_is_not_looked_for_before_a_run_and_the_log_says_so(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+# -- the estimate of a network before a run ---------------------------------------------------------------------------------
+
+
+def network(**options: Any) -> tuple[Population, Task]:
     people = make_population("digits", tree="2x2")
-    task = make_task("vgg", people.shape, people.classes, channels=[4, 4], norm="none")
+    return people, make_task("vgg", people.shape, people.classes, channels=[4, 4], norm="none", **options)
+
+
+def test_the_products_and_values_of_a_sample_are_counted_layer_by_layer() -> None:
+    people, task = network()
     weights = (
         64 * 4 * 9 + 16 * 4 * 36 + 10 * 16
     )  # places x channels x window, pooled after each convolution; then a linear layer
-    assert products(task, people.features(torch.zeros(1, dtype=torch.int64))) == weights + 64 * 4 + 16 * 4 + 10
-    simulation = Simulation(PerMFL(alpha=100.0), people, task, rounds=1)
-    assert not unchecked(simulation)
-    assert len(warnings_of(simulation)) == 1
-    monkeypatch.setattr(smoothness, "_WORK", 1000)
-    assert "takes long to find" in unchecked(simulation)
+    made = 64 * 4 + 16 * 4 + 10
+    found = footprint(task, people.features(torch.arange(2)))
+    assert found.products == weights + made  # a bias each
+    windows = 64 * 9 + 16 * 36
+    assert found.values >= made + windows
+    assert found == footprint(task, people.features(torch.arange(1)))
+
+
+def test_an_estimate_is_said_and_a_run_that_wants_none_says_so_too(tmp_path: Path) -> None:
+    people, task = network()
+    simulation = Simulation(PerMFL(alpha=1000.0), people, task, rounds=1)
+    (warning,) = warnings_of(simulation)
+    assert warning.startswith("alpha = 1000 is more than twice the largest stable value, ")
+    told = "step sizes are held against the curvature of the losses at the initial model, estimated on all 4 devices"
+    assert compared(simulation).startswith(told)
+    settings = {"local_steps": 1, "team_steps": 1, "alpha": 2.5, "lam": 0.0}
+    with pytest.warns(UserWarning, match="more than twice"):
+        first = run("permfl", people, task, rounds=1, settings=settings, out=tmp_path / "one")
+    assert told in (first.folder / "log.txt").read_text()
+    assert first.timings["seconds"]["estimate"] > 0
+    second = run("permfl", people, task, rounds=1, settings=settings, out=tmp_path / "two", check_steps=False)
+    assert "(engine.check_steps = false)" in (second.folder / "log.txt").read_text()
+    assert second.timings["seconds"]["estimate"] < first.timings["seconds"]["estimate"]
+    assert second.metrics.equals(first.metrics)
+
+
+def test_an_automatic_step_of_a_network_says_what_was_looked_at(tmp_path: Path) -> None:
+    people, task = network()
+    settings = {"local_steps": 1, "team_steps": 1, "alpha": "auto", "lam": 0.5}
+    result = run("permfl", people, task, rounds=1, settings=settings, out=tmp_path / "run")
+    assert (
+        "alpha = auto follows from the curvature of the losses at the initial model, estimated on all 4"
+        in (result.folder / "log.txt").read_text()
+    )
+    smooth = curvature(Simulation(PerMFL(), people, task, rounds=1).learner).smoothness
+    assert result.config.settings["alpha"] == pytest.approx(1 / (smooth + 0.5))
+
+
+def test_a_model_beyond_the_work_of_an_estimate_is_looked_at_less_and_at_last_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    people = make_population("digits", tree="4x10")
+    task = make_task("dnn", people.shape, people.classes, hidden=[20])
+    learner = Simulation(PerMFL(), people, task, rounds=1).learner
+    each = footprint(task, people.features(torch.arange(2))).products
+    assert looked_at(learner) == (16, 40, int(learner.samples.max()))
+    monkeypatch.setattr(smoothness, "_WORK", each * 7 * 200)
+    assert looked_at(learner) == (12, 40, 16)
+    assert curvature(learner).devices == 12
+    monkeypatch.setattr(smoothness, "_WORK", each * 7)
+    assert looked_at(learner) == (2, 40, 16)
+    simulation = Simulation(PerMFL(alpha=1000.0), people, task, rounds=1)
+    assert "which takes long to find" in compared(simulation)
     assert warnings_of(simulation) == []
-    run("permfl", people, task, rounds=1, settings={"local_steps": 1, "team_steps": 1}, out=tmp_path / "run")
-    assert "are not held against the curvature" in (tmp_path / "run" / "log.txt").read_text()
+    tuned = Simulation(PerMFL(alpha="auto"), people, task, rounds=1)  # who asks for it gets it
+    assert "estimated on 2 of 40 devices, up to 16 samples of each" in tuned.looked[0].sentence
+
+
+def test_an_estimate_is_the_same_every_time_and_close_to_the_largest_eigenvalue() -> None:
+    people = make_population("digits", tree="4x10")
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 10)))
+    learner = Simulation(PerMFL(), people, task, rounds=1, dtype=torch.float64).learner
+    row, exact = learner.initial(), 0.0
+    for device in range(0, 40, 5):
+        index = torch.arange(int(people.train[device])) + people.start[device]
+        x, y = people.features(index, torch.float64), people.y[index]
+
+        def loss(row: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return nn.functional.cross_entropy(functional_call(task.module, task.named(row), (x,)), y)
+
+        exact = max(exact, float(torch.linalg.eigvalsh(hessian(loss, row))[-1]))
+    first = curvature(learner)
+    assert (first.devices, first.exact) == (16, False)
+    assert first == curvature(learner)
+    assert 0.8 * exact < first.smoothness
+    # Sixteen evenly chosen devices have these eight among them.
+    assert curvature(learner, iterations=40).smoothness > 0.99 * exact

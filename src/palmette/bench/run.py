@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from palmette.bench.engines import ENGINES, Lane, lanes
 from palmette.bench.figures import figures
+from palmette.bench.jobs import Job, jobs
 from palmette.bench.machine import machine
 from palmette.bench.measure import Timing, measure, rows
 from palmette.bench.scaling import Crowd, scaling
@@ -21,6 +22,7 @@ Tell = Callable[[str, str], None]
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 QUICK = Timing(repeats=2, seconds=0.05)
+_JOB_REPEATS = 3  # a whole job takes seconds to a minute
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Benchmark:
     Attributes:
         rows: One per workload, engine and number of threads.
         scaling: One per population size, where asked for.
+        jobs: One per whole job, where asked for.
         figures: What Palmette promises beside what was measured.
         machine: What it ran on.
         clock: What measured time.
@@ -38,6 +41,7 @@ class Benchmark:
 
     rows: list[dict[str, Any]]
     scaling: list[dict[str, Any]]
+    jobs: list[dict[str, Any]]
     figures: list[dict[str, Any]]
     machine: dict[str, Any]
     clock: str
@@ -56,6 +60,7 @@ def benchmark(
     timing: Timing | None = None,
     clock: Clock = "wall",
     crowds: tuple[Crowd, ...] = (),
+    whole: tuple[Job, ...] = (),
     tell: Tell = lambda what, about: None,
 ) -> Benchmark:
     """Compare engines on workloads.
@@ -68,6 +73,7 @@ def benchmark(
         clock: ``"wall"``, or ``"cpu"`` for the processor time of the whole process, which other programs on the machine
             change less; it can say nothing about more than one thread.
         crowds: Populations to measure as well, such as `palmette.bench.CROWDS`.
+        whole: Whole jobs to measure as well, such as `palmette.bench.JOBS`, each in a process of its own, on one thread.
         tell: Called with what is under way and how far it is.
     """
     timing = timing or Timing()
@@ -96,7 +102,8 @@ def benchmark(
         sizes = scaling(
             crowds, timing, CLOCKS[clock], lambda lane, repeat: tell("scaling", _about(lane, repeat, timing.repeats))
         )
-    return Benchmark(found, sizes, figures(found, sizes), before, clock, notes)
+    ended = jobs(whole, min(timing.repeats, _JOB_REPEATS), clock, tell=tell)
+    return Benchmark(found, sizes, ended, figures(found, sizes, ended), before, clock, notes)
 
 
 def _workloads(wanted: Sequence[str | Workload] | None) -> list[Workload]:

@@ -14,9 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from palmette.bench.jobs import PARTS
 from palmette.bench.run import Benchmark
 from palmette.report import style
 from palmette.report.picture import save
+from palmette.values import size
 
 _COLOURS = {"limit": style.FAINT, "limit-chunked": style.FAINT, "fused": style.BLUE, "simulator": style.SKY}
 _PALMETTE, _OTHERS = style.GREEN, style.VERMILION
@@ -31,6 +33,8 @@ def report(made: Benchmark) -> RenderableType:
     ]
     if made.scaling:
         parts.append(populations(made.scaling))
+    if made.jobs:
+        parts.append(shares(made.jobs))
     if made.figures:
         parts.append(promises(made.figures))
     parts.append(_facts(made))
@@ -38,13 +42,13 @@ def report(made: Benchmark) -> RenderableType:
 
 
 def speeds(name: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """Show every engine's speed on one workload and how the fused learner compares."""
-    table = _table(name, "threads", "steps/s", "+/-", "of limit", "fused is", "notes")
+    """Show every engine's speed on one workload and how the simulator, on one thread, compares."""
+    table = _table(name, "threads", "steps/s", "+/-", "of limit", "faster", "notes")
     for row in rows:
         notes = [f"{row['speed_up']:.2f}x one thread"] if row["speed_up"] is not None else []
         notes += [f"overhead {row['overhead']:.1%}"] if row["overhead"] is not None else []
         table.add_row(
-            Text(row["engine"], style="bold" if row["engine"] == "fused" else ""),
+            Text(row["engine"], style="bold" if row["engine"] == "simulator" else ""),
             str(row["threads"]),
             speed(row["device_steps_per_second"]),
             f"{row['spread'] / 2:.0%}",
@@ -70,6 +74,16 @@ def populations(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+def shares(rows: Sequence[dict[str, Any]]) -> Table:
+    """Show what whole jobs take, from the start of the process to the results on disk, and the share of each part."""
+    table = _table("whole job", *(row["job"] for row in rows))
+    table.add_row("seconds", *(f"{row['seconds']:.1f}" for row in rows))
+    for part in PARTS:
+        table.add_row(f"  {part}", *(f"{row[part] / row['seconds']:.1%}" for row in rows))
+    table.add_row("peak memory", *(size(row["peak_bytes"]) for row in rows))
+    return table
+
+
 def promises(found: Sequence[dict[str, Any]]) -> Table:
     """Show what is promised beside what was measured."""
     table = _table("promise", "bound", "measured", "")
@@ -85,6 +99,7 @@ def _facts(made: Benchmark) -> Text:
     lines = [
         f"{facts['processor']}, {facts['cores']} cores, load {facts['load']} at the start; torch {facts['torch']}",
         f"{made.clock} time; medians over repeats, ratios within a repeat; +/- half the distance of the quartiles",
+        "faster: how many times as fast as the engine the simulator is, on one thread",
         *made.notes,
     ]
     return Text("\n".join(lines), style="dim")
@@ -104,9 +119,9 @@ def speed(value: float) -> str:
 
 
 def _times(row: dict[str, Any]) -> str:
-    """Write how many times as fast as an engine the fused learner is; a limit has no such number."""
-    ratio = row["fused_ratio"]
-    if ratio is None or row["engine"] in ("limit", "limit-chunked", "fused"):
+    """Write how many times as fast as an engine the simulator is; a limit has no such number."""
+    ratio = row["simulator_ratio"]
+    if ratio is None or row["engine"] in ("limit", "limit-chunked", "simulator"):
         return ""
     return f"{ratio:.3g}x"
 

@@ -39,6 +39,10 @@ def bench(
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Also measure how speed depends on the number of devices, 40 to 100,000.")
     ] = False,
+    jobs: Annotated[
+        bool,
+        typer.Option("--jobs", help="Also measure whole jobs, from the start of the process to the results on disk."),
+    ] = False,
     clock: Annotated[
         Clock, typer.Option(help="Measure wall time, or processor (cpu) time, which depends less on what else runs.")
     ] = Clock.wall,
@@ -58,12 +62,13 @@ def bench(
     installed. A workload is a model with its sizes:
     mclr-784-10 is a softmax regression of 784 features and
     10 classes. All engines run once per repeat; speeds are
-    medians over repeats.
+    medians over repeats. What is promised is the speed of
+    the simulator: whole rounds, not gradient steps alone.
     """
     with one_line_errors():
         from rich.console import Console
 
-        from palmette.bench import CROWDS, QUICK, Timing, benchmark
+        from palmette.bench import CROWDS, JOBS, QUICK, Timing, benchmark
         from palmette.bench.markdown import markdown as write
         from palmette.bench.show import plot as draw
         from palmette.bench.show import report
@@ -93,6 +98,7 @@ def bench(
                 timing=timing,
                 clock=clock.value,
                 crowds=CROWDS if scaling else (),
+                whole=JOBS if jobs else (),
                 tell=tell,
             )
         if plot is not None:

@@ -26,7 +26,7 @@ from palmette.tables.open import APART
 from palmette.task import own
 from palmette.task.models import MODELS
 
-TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "metrics")
+TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "evaluate_on", "metrics")
 GROUPS = ("data", "model", "optimiser", "participation", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '

@@ -31,6 +31,7 @@ _SHARED = (
     "participation",
     "loss",
     "evaluate_every",
+    "evaluate_on",
     "metrics",
     "engine",
     "given",

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from palmette import address
 from palmette.engines import rules
 from palmette.engines.measures import Measure, Whole, perplexity_of
 from palmette.engines.simulate import Simulation, one_thread_inside
@@ -19,6 +20,7 @@ from palmette.protocol import Algorithm, ModelKind, model_kind
 
 DISTANCE = "distance"  # the name under which a run keeps how far models lie from those above them
 _DEVICES = 256  # devices whose personal models are measured at once
+_ORDINARY, _SAMPLED = 10_000, 2_000  # devices up to which all are measured every time; how many are drawn of more
 
 
 def lower_is_better(metric: str) -> bool:
@@ -28,22 +30,24 @@ def lower_is_better(metric: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """One kind of model measured on every device's own test samples.
+    """One kind of model measured on devices' own test samples.
 
     Attributes:
         model: ``"PM"``, the device's own model; ``"TM"``, its team's; ``"TM2"`` ..., of tiers above; ``"GM"``, the global one.
         sums: For every metric, its sum over each device's test samples.
-        count: Number of test samples of each device.
+        count: Number of test samples of each device; 0 for a device that was not measured.
+        sampled: How many devices were drawn to be measured; 0 where all were.
     """
 
     model: ModelKind
     sums: dict[str, Tensor]
     count: Tensor
+    sampled: int = 0
 
     def only(self, who: Tensor) -> Scores:
         """Return the scores of some devices (bool); the others have no samples in it."""
         sums = {metric: values.where(who, torch.zeros_like(values)) for metric, values in self.sums.items()}
-        return Scores(self.model, sums, self.count.where(who, torch.zeros_like(self.count)))
+        return Scores(self.model, sums, self.count.where(who, torch.zeros_like(self.count)), self.sampled)
 
     def per_device(self, metric: str = "accuracy") -> Tensor:
         """Return the metric of every device; NaN for a device without test samples."""
@@ -104,8 +108,32 @@ class Measured(NamedTuple):
     distances: dict[ModelKind, Tensor]
 
 
+def sample(simulation: Simulation, wanted: int | str) -> Tensor | None:
+    """Return the devices that are measured between evaluations of everybody; ``None`` where these are all.
+
+    They are drawn by the seed and each device's own address, so they are the same in every round and for every algorithm.
+
+    Args:
+        simulation: Whose devices.
+        wanted: How many, ``"all"``, or ``"auto"``: all of them up to ten thousand, two thousand of more.
+    """
+    tree = simulation.population.tree
+    if wanted == "auto":
+        wanted = "all" if tree.devices <= _ORDINARY else _SAMPLED
+    if wanted == "all" or int(wanted) >= tree.devices:
+        return None
+    drawn = address.uniform(
+        address.mix(address.key(simulation.seed, "evaluation"), torch.from_numpy(tree.addresses[0]))
+    )
+    return drawn.argsort(stable=True)[: int(wanted)].sort().values
+
+
 def measure_all(
-    simulation: Simulation, measures: Mapping[str, Measure] | None = None, *, held_out: bool = False
+    simulation: Simulation,
+    measures: Mapping[str, Measure] | None = None,
+    *,
+    held_out: bool = False,
+    who: Tensor | None = None,
 ) -> Measured:
     """Measure the models as `measure` does, and what else is wanted.
 
@@ -113,20 +141,21 @@ def measure_all(
         simulation: Whose models.
         measures: Metrics of all outputs together.
         held_out: Whether to measure on the training samples that were held out, too.
+        who: The devices to measure, in order; all by default.
     """
+    everybody = torch.arange(simulation.population.tree.devices)
     with one_thread_inside():
-        return _measure(simulation, measures or {}, held_out)
+        return _measure(simulation, measures or {}, held_out, everybody if who is None else who)
 
 
-def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: bool) -> Measured:
-    tree, scorer = simulation.population.tree, simulation.learner.scorer
+def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: bool, who: Tensor) -> Measured:
+    scorer, devices = simulation.learner.scorer, simulation.population.devices
     # Where the loss is the cross-entropy, its perplexity follows from it.
     follows = "perplexity" in measures and simulation.learner.task.loss == "cross-entropy"
     measures = {name: one for name, one in measures.items() if not (follows and name == "perplexity")}
-    everybody = torch.arange(tree.devices)
     parts, told, kept, outputs, apart = [], [], [], [], []
     over = _above(simulation)
-    for ids in everybody.split(_DEVICES):
+    for ids in who.split(_DEVICES):
         personal, running = simulation.personal(ids)
         predict = simulation.algorithm.predict if simulation.predicts else model_output
         parts.append(scorer.sums(personal, torch.arange(len(ids)), ids, "test", running, predict))
@@ -138,25 +167,25 @@ def _measure(simulation: Simulation, measures: Mapping[str, Measure], held_out: 
         if "PM" in over:
             apart.append(_distance(simulation, personal["model"], ids, 0, over["PM"]))
     reports: Reports = {name: {"PM": torch.cat([part[name] for part in told])} for name in told[0]}
-    scores = {"PM": _joined(parts)}
+    scores = {"PM": _scores("PM", _joined(parts), who, devices)}
     distances = {"PM": torch.cat(apart)} if apart else {}
-    held = {"PM": _joined(kept)} if kept else {}
+    held = {"PM": _scores("PM", _joined(kept), who, devices)} if kept else {}
     whole = {"PM": [_whole([part for part in outputs if len(part[2])] or outputs[:1], measures)]} if outputs else {}
     for tier in range(1, simulation.tree.tiers):
         kind, ids = model_kind(tier, simulation.tree.top), torch.arange(simulation.tree.size(tier))
         rows = simulation.models_of(tier, ids)
         if kind in simulation.kinds:
-            owner = torch.from_numpy(simulation.tree.ancestors(tier))
             if kind in over:
                 blocks = ids.split(_DEVICES)
                 distances[kind] = torch.cat(
                     [_distance(simulation, rows[some], some, tier, over[kind]) for some in blocks]
                 )
-            scores[kind] = _scores(kind, _of_shared(simulation, rows, owner, "test"))
+            owner = torch.from_numpy(simulation.tree.ancestors(tier))[who]
+            scores[kind] = _scores(kind, _of_shared(simulation, rows, owner, who, "test"), who, devices)
             if held_out:
-                held[kind] = _scores(kind, _of_shared(simulation, rows, owner, "held-out"))
+                held[kind] = _scores(kind, _of_shared(simulation, rows, owner, who, "held-out"), who, devices)
             if measures:
-                found = scorer.outputs(rows, owner, everybody, "test", simulation.running(everybody))
+                found = scorer.outputs(rows, owner, who, "test", simulation.running(who))
                 whole[kind] = [_whole([found], measures)]
         for name, value in _told(simulation, tier, ids, rows).items():
             reports.setdefault(name, {})[kind] = value
@@ -180,8 +209,8 @@ def _distance(simulation: Simulation, rows: Tensor, ids: Tensor, tier: int, over
     return apart.double().cpu()
 
 
-def _joined(parts: list[dict[str, Tensor]]) -> Scores:
-    return _scores("PM", {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _whole(parts: list[tuple[Tensor, Tensor, Tensor]], measures: Mapping[str, Measure]) -> Whole:
@@ -189,18 +218,22 @@ def _whole(parts: list[tuple[Tensor, Tensor, Tensor]], measures: Mapping[str, Me
     return Whole(outputs, targets, device, measures)
 
 
-def _of_shared(simulation: Simulation, rows: Tensor, owner: Tensor, split: Split) -> dict[str, Tensor]:
-    """Measure models above the devices on every device; where statistics are the devices' own, some devices at a time."""
-    scorer, everybody = simulation.learner.scorer, torch.arange(len(owner))
+def _of_shared(simulation: Simulation, rows: Tensor, owner: Tensor, who: Tensor, split: Split) -> dict[str, Tensor]:
+    """Measure models above the devices on some devices; where statistics are the devices' own, a few at a time."""
+    scorer = simulation.learner.scorer
     if not simulation.task.own_running:
-        return scorer.sums(rows, owner, everybody, split)
-    blocks = everybody.split(_DEVICES)
-    parts = [scorer.sums(rows, owner[ids], ids, split, simulation.running(ids)) for ids in blocks]
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return scorer.sums(rows, owner, who, split)
+    places = torch.arange(len(who)).split(_DEVICES)
+    return _joined([scorer.sums(rows, owner[at], who[at], split, simulation.running(who[at])) for at in places])
 
 
-def _scores(model: ModelKind, sums: dict[str, Tensor]) -> Scores:
-    return Scores(model, {name: value for name, value in sums.items() if name != "count"}, sums["count"])
+def _scores(model: ModelKind, sums: dict[str, Tensor], who: Tensor, devices: int) -> Scores:
+    """Return what was measured on some devices; the others have no samples in it."""
+    whole = sums
+    if len(who) < devices:
+        whole = {name: value.new_zeros(devices).index_copy_(0, who, value) for name, value in sums.items()}
+    told = {name: value for name, value in whole.items() if name != "count"}
+    return Scores(model, told, whole["count"], len(who) if len(who) < devices else 0)
 
 
 def _told(simulation: Simulation, tier: int, ids: Tensor, models: Tensor) -> dict[str, Tensor]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +31,13 @@ from palmette.values import whole
 
 _GOOD = Link()
 _ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
+
+
+class Looked(NamedTuple):
+    """What is looked at before a run, as a sentence, and the seconds that it took where that is done already."""
+
+    sentence: str
+    seconds: float = 0.0
 
 
 class Simulation:
@@ -107,8 +115,10 @@ class Simulation:
                 "optimiser.keep = true keeps the momentum of one model between exchanges, and devices of "
                 f"{algorithm.name} train several; leave optimiser.keep out"
             )
+        self.looked: list[Looked] = []
+        """What is looked at before the first round."""
         with one_thread_inside():
-            self.algorithm = algorithm.tuned(lambda: curvature(self.learner).smoothness)
+            self.algorithm = algorithm.tuned(self._smoothness)
         self.links = dict(links or {})
         if unknown := set(self.links) - set(range(population.tree.top)):
             raise BadInput(f"there is no link above tier {unknown.pop()}; this tree has {population.tree.tiers} tiers")
@@ -116,9 +126,9 @@ class Simulation:
             self.links[0] = replace(self.links.get(0, _GOOD), barred=population.unseen)
         self._chunk = chunk
         cores = os.cpu_count() or 1
-        self._threads = threads or (cores if self.learner.device.type == "cpu" else 1)
+        self.threads = threads or (cores if self.learner.device.type == "cpu" else 1)
         # Kept for the simulation's life: the learner's working memory belongs to a thread.
-        self._pool = ThreadPoolExecutor(max(1, self._threads - 1), initializer=_begin_thread)
+        self._pool = ThreadPoolExecutor(max(1, self.threads - 1), initializer=_begin_thread)
         self.samples = [self.learner.samples]
         for tier in range(self.tree.top):
             parents = torch.from_numpy(self.tree.parents[tier])
@@ -146,6 +156,15 @@ class Simulation:
         self.looked_at_parts = False
         """Whether a program treated parts of the model differently."""
         self.on_exchange: Callable[[int], None] = lambda tier: None
+
+    def _smoothness(self) -> float:
+        """Return L_f for automatic steps, and keep what was looked at where it is an estimate."""
+        began = time.perf_counter()
+        found = curvature(self.learner)
+        if not found.exact:
+            told = f"alpha = auto follows from the curvature of the losses at the initial model, {found.told}"
+            self.looked.append(Looked(told, time.perf_counter() - began))
+        return found.smoothness
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -211,7 +230,7 @@ class Simulation:
         count = len(parcel.ids)
         size = min(self._chunk or self.learner.chunk(count), count)
         chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
-        threads = self._threads if self.learner.worth_a_thread(size) else 1
+        threads = self.threads if self.learner.worth_a_thread(size) else 1
         others: dict[int, Future[tuple[Any, int]]] = {}
         begun = 0
         try:

@@ -95,8 +95,7 @@ class Learner:
         self.samples = population.train - self.held_out
         self.addresses = population.tree.addresses[0].view(np.uint64)
         self.data = Samples(population, dtype, self.device, memory)
-        probe = torch.arange(min(2, len(population.x)), device=self.device)
-        x, y = self.data.features(probe), self.data.targets(probe)
+        x, y = self.probe(), self.data.targets(self._first())
         task.check_targets(population.y, population.classes)
         task = self.task = task.fitted(x, y, population.classes)
         self.told: list[str] = [*task.told]
@@ -111,7 +110,7 @@ class Learner:
         found = apart(task, x, dtype)
         if isinstance(found, Beginning):
             self.data = encode(self.data, found.module, memory)
-            x, task = self.data.features(probe), found.rest
+            x, task = self.probe(), found.rest
             self.task = task
             layers = f"{found.layers} layer" + ("s" if found.layers != 1 else "")
             self.told.append(
@@ -130,6 +129,13 @@ class Learner:
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width
         self._unwanted = threading.Event()
+
+    def probe(self) -> Tensor:
+        """Return the features of the first two samples, to try the model on."""
+        return self.data.features(self._first())
+
+    def _first(self) -> Tensor:
+        return torch.arange(min(2, len(self.population.x)), device=self.device)
 
     def _batch_of_one(self) -> str:
         """Return why some device trains on one sample at a time, or nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from palmette.learner.backends import Backend, Batch, Replicas, Stack
+from palmette.learner.footprint import footprint
 from palmette.learner.fused import FusedBackend
 from palmette.learner.samples import Samples
 from palmette.population import Population
@@ -24,6 +26,7 @@ _BLOCK = 256  # samples of one device in one vectorised forward pass
 _SHARED = 4096  # samples of one shared model in one forward pass
 _NUMBERS = 1 << 20  # numbers in the samples of one vectorised forward pass
 _OUTPUTS = 1 << 22  # numbers in the outputs of one forward pass, where they are many more than those of the samples
+_VALUES = 16  # numbers of the layers for each number of the samples in a pass; where there are more, they count
 
 
 def model_output(rows: Any, batch: Batch) -> Tensor:
@@ -47,12 +50,30 @@ class Scorer:
     ) -> None:
         self._task, self._population, self._samples, self._held_out = task, population, samples, held_out
         self._backend = backend
-        self._block, self._most, self._width = _BLOCK, _SHARED, samples.width
-        if population.y.dim() > 1 and population.classes is not None:
-            # A text has outputs for every word of the vocabulary at every place: they are what takes the memory.
-            self._width = max(samples.width, population.y[0].numel() * population.classes)
-            self._block = self._most = max(1, min(_BLOCK, _OUTPUTS // self._width))
         self.replicas = Replicas(task, samples.rows_dtype, samples.device, training=False)
+
+    @cached_property
+    def _width(self) -> int:
+        """The numbers that one sample counts for in a forward pass: its own, or those of the layers where they are far more."""
+        population, samples = self._population, self._samples
+        probe = samples.features(torch.arange(min(2, len(population.x)), device=samples.device))
+        width = max(samples.width, footprint(self._task, probe).values // _VALUES)
+        # A text has outputs for every word of the vocabulary at every place: they are what takes the memory.
+        return max(width, population.y[0].numel() * population.classes) if self._text and population.classes else width
+
+    @property
+    def _text(self) -> bool:
+        return self._population.y.dim() > 1 and self._population.classes is not None
+
+    @cached_property
+    def _block(self) -> int:
+        """The most samples of one device in one pass."""
+        return max(1, min(_BLOCK, _OUTPUTS // self._width)) if self._text else _BLOCK
+
+    @property
+    def _most(self) -> int:
+        """The most samples of one shared model in one pass."""
+        return self._block if self._text else _SHARED
 
     def ranges(self, ids: Tensor, split: Split) -> tuple[Tensor, Tensor]:
         """Return the first sample and the number of samples of each device's part."""

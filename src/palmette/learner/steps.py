@@ -36,7 +36,14 @@ class Stream:
         return Stream(self.call)
 
 
-BatchKind = Literal["next", "same", "full", "one"] | Stream
+@dataclass(frozen=True)
+class Some:
+    """A batch of another size than the run's: so many samples of each device, or all where it has fewer."""
+
+    samples: int
+
+
+BatchKind = Literal["next", "same", "full", "one"] | Stream | Some
 # Features, targets, and the samples' weights where batches are not full.
 Gathered = tuple[Tensor, Tensor, Tensor | None]
 Parts = tuple[str, ...] | None
@@ -126,6 +133,8 @@ class Steps:
         """Return the batch size, ``None`` for all samples."""
         if batch == "one":
             return 1
+        if isinstance(batch, Some):
+            return batch.samples
         size = self._learner.batch_size
         return None if batch == "full" or size == "full" else size
 

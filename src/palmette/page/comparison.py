@@ -139,6 +139,7 @@ def _curve(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[st
         "low": numbers(values.min(0).tolist() if len(curves) else []),
         "high": numbers(values.max(0).tolist() if len(curves) else []),
         "bytes": sent_by(first, top(first), rounds),
+        "sampled": any(result.sampled for result in results.values()),
     }
 
 

@@ -18,6 +18,7 @@ from palmette.report.numbers import backend, seconds
 from palmette.report.tables import next_command
 from palmette.runs import Result
 from palmette.runs.folder import CONFIG, LOG
+from palmette.runs.metrics import TRAINED
 
 _WARNING = "warning: "
 _LINES = 40  # of warnings in a log
@@ -56,6 +57,7 @@ def run_data(result: Result, population: dict[str, Any] | None, *, nodes: bool =
         "share": result.lead == "accuracy",
         "lower": lower_is_better(result.lead),
         "on": result.on,
+        "sampled": result.sampled,
         "models": [_model(result, kind) for kind in result.kinds],
         "curves": curves.over_rounds(result, found, unseen),
         "distances": curves.distances(result),
@@ -99,7 +101,7 @@ def _model(result: Result, kind: ModelKind) -> dict[str, Any]:
         "devices": number(result.last(kind, metric, weight="devices")),
         "spread": number(result.last(kind, metric, weight="devices", statistic="spread")),
         "worst": number(result.last(kind, metric, weight="devices", statistic="worst-decile")),
-        "unseen": number(new[at]) if result.on != "all" and at in new else None,
+        "unseen": number(new[at]) if TRAINED in result.on and at in new else None,
     }
 
 

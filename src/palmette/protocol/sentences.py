@@ -36,6 +36,8 @@ _SAME = [
         "participation.teams team_fraction",
         "loss drop_rate dropout_rate failure_rate",
         "evaluate_every eval_every test_every eval_interval",
+        "evaluate_on eval_clients test_clients fraction_evaluate",
+        "engine.threads threads num_threads n_jobs",
     )
 ]
 _LIMITS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "at most"))

@@ -10,7 +10,6 @@ from itertools import takewhile
 
 import numpy as np
 import pyarrow.compute as pc
-from scipy.special import stdtrit
 
 from palmette.protocol import ModelKind
 from palmette.runs import Result
@@ -161,6 +160,8 @@ def clearly_above(one: Sequence[float], other: Sequence[float]) -> bool:
     The second is Student's test of the differences seed by seed, at 5 %. The first is needed because a few seeds may agree by
     chance, and because so small a difference is no reason to choose a method. With a single seed nothing is clear.
     """
+    from scipy.special import stdtrit  # takes a while to load, and only comparisons need it
+
     gaps = np.array(one) - np.array(other)
     if len(gaps) < 2 or gaps.mean() < _SMALL:
         return False

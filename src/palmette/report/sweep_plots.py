@@ -106,7 +106,9 @@ def _rounds(axes: Any, points: Sequence[Mapping[str, Any]], summary: Mapping[str
                   linewidth=1.4, label=label)  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("global round", fontsize=9)
-    axes.set_ylabel(f"{kind} validation {summary['metric']}", fontsize=9)
+    drawn = any("curve_on" in model for one in points for model in one["models"].values())
+    who = "\n(a sample of the devices)" if drawn else ""
+    axes.set_ylabel(f"{kind} validation {summary['metric']}{who}", fontsize=9)
     _light(axes, summary)
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 + len(points) // 16)
 

@@ -19,9 +19,12 @@ from palmette.report import words
 from palmette.report.numbers import Comparison, backend, by_node, seconds, top
 from palmette.runs import Result
 from palmette.runs.folder import CONFIG
+from palmette.runs.metrics import TRAINED
 from palmette.runs.wording import model_style as model_style
 
 _TEAMS = 12  # teams listed by name
+
+_WORTH_TELLING = 0.1  # seconds that an estimate took
 
 
 def run_report(result: Result, *, teams: bool = False) -> RenderableType:
@@ -141,7 +144,8 @@ def studies_table(studies: Sequence[Mapping[str, Any]], base: Path) -> Table:
 def _score(result: Result, kind: ModelKind) -> str:
     if kind not in result.kinds:
         return "-"
-    return words.share(result.last(kind, result.lead)) + ("*" if result.lead == "loss" else "")
+    sample = " (sample)" if result.sampled and result.on == result.curve_on else ""
+    return words.share(result.last(kind, result.lead)) + ("*" if result.lead == "loss" else "") + sample
 
 
 def models_table(result: Result) -> Table:
@@ -150,7 +154,8 @@ def models_table(result: Result) -> Table:
     table = _table(f"test {metric}")
     new = {kind: result.curve(kind, metric, on="unseen") for kind in result.kinds}
     new = {kind: curve for kind, curve in new.items() if result.config.rounds in curve}
-    for name in ("last", "best", "in round", "mean of devices", "worst tenth", *(["unseen"] if new else [])):
+    best_of = "best (sampled)" if result.sampled else "best"
+    for name in ("last", best_of, "in round", "mean of devices", "worst tenth", *(["unseen"] if new else [])):
         table.add_column(name, justify="right", min_width=5)
     for kind in result.kinds:
         best, round_ = result.best(kind, metric)
@@ -167,11 +172,17 @@ def models_table(result: Result) -> Table:
 
 
 def _with_note(result: Result, table: Table) -> RenderableType:
-    """Add to a table of models which devices it is about, where some are kept out of training."""
-    if result.on == "all":
-        return table
-    note = "Devices that are kept out of training count in the column unseen only."
-    return Group(table, Text(note, style="dim"))
+    """Add to a table of models which devices it is about, where some are kept out of training or a sample was measured."""
+    notes = []
+    if TRAINED in result.on:
+        notes.append("Devices that are kept out of training count in the column unseen only.")
+    if result.sampled:
+        rest = (
+            "; all other numbers are about all devices after the last round." if result.on != result.curve_on else "."
+        )
+        what = "The best and its round are" if result.on != result.curve_on else "These numbers are"
+        notes.append(f"{what} about the sample of devices that was measured in every round (evaluate_on){rest}")
+    return Group(table, *(Text(note, style="dim") for note in notes)) if notes else table
 
 
 def teams_table(result: Result) -> Table | None:
@@ -302,7 +313,9 @@ def _facts(result: Result) -> Table:
 def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
     times = result.timings
     speed = f"{times['device_steps_per_second']:,.0f} per second"
-    yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all"
+    looked = times["seconds"].get("estimate", 0.0)
+    first = f", {looked:.1f} s of it to look at step sizes first" if looked >= _WORTH_TELLING else ""
+    yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all{first}"
     if result.outline:
         yield "outline", "; ".join(words.outline(result.outline))
     if (found := backend(result)) is not None:

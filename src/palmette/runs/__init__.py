@@ -65,6 +65,7 @@ def run(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    evaluate_on: int | str = "auto",
     metrics: str | Sequence[str] = (),
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -91,13 +92,16 @@ def run(
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
         metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
         optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
-        threads: Chunks of devices that run at the same time; one per core by default.
+        threads: Chunks of devices that run at the same time; by default as many as the config says (``engine.threads``), or
+            one per core. No result depends on it.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.
         track: Where the numbers go besides: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, a `Tracker` of your own, or several.
-        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
+        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``,
+            ``check_steps``.
     """
     trackers = chosen(track)
     if not isinstance(algorithm, str):
@@ -123,6 +127,7 @@ def run(
         "participation": {} if participation is None else participation,
         "loss": loss,
         "evaluate_every": evaluate_every,
+        "evaluate_on": evaluate_on,
         "metrics": metrics if isinstance(metrics, str) else list(metrics),
         "engine": engine,
     }
@@ -461,7 +466,7 @@ def prepare(
         seed=config.seed,
         links=links,
         dtype=config.dtype(),
-        threads=threads,
+        threads=config.engine.threads if threads is None else threads,
         backend=config.engine.backend,
         device=config.engine.device,
         chunk=config.engine.chunk,

@@ -16,7 +16,7 @@ from palmette.errors import BadInput
 from palmette.protocol import Algorithm
 from palmette.runs.metrics import SCHEMA
 
-Span = Literal["rounds", "evaluation", "checkpoints", "progress"]
+Span = Literal["estimate", "rounds", "evaluation", "checkpoints", "progress"]
 Seconds = dict[Span, Annotated[float, Field(ge=0)]]
 """Time spent on each of what a run does."""
 

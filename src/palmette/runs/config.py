@@ -57,6 +57,9 @@ class RunConfig(BaseModel):
             which is model.loss).
         evaluate_every: Rounds between two evaluations; ``"auto"`` chooses it so that evaluation takes a small part of
             the run. The last round is always evaluated.
+        evaluate_on: Devices that are measured between two evaluations of everybody: a number of them, drawn by the seed and the
+            same in every round, or ``"all"``; ``"auto"`` takes all up to 10,000 devices and 2,000 of more. After the last
+            round all are measured.
         metrics: Further metrics, as in ``auc,f1``: auc, f1, balanced-accuracy, calibration, perplexity; for regression r2 and
             rmse; or your own function by its import path, as in ``my_module:my_metric``.
         engine: How it is computed.
@@ -79,6 +82,7 @@ class RunConfig(BaseModel):
     participation: dict[str, str | int | float] = {}
     loss: float = Field(0.0, ge=0, lt=1)
     evaluate_every: Literal["auto"] | Count = "auto"
+    evaluate_on: Literal["auto", "all"] | Count = "auto"
     metrics: Annotated[list[str], BeforeValidator(names)] = []
     engine: EngineConfig = EngineConfig()
     given: dict[Literal["algorithm", "data", "model", "loss", "metrics"], Given] = {}

@@ -17,9 +17,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from palmette.engines.evaluation import Reports, Scores, measure_all
-from palmette.engines.measures import Whole, make_measures
-from palmette.engines.simulate import Simulation
+from palmette.engines.evaluation import Measured, Scores
+from palmette.engines.simulate import Looked, Simulation
 from palmette.errors import Diverged, PalmetteError
 from palmette.learner import Halted, Optimiser
 from palmette.protocol import ModelKind
@@ -39,12 +38,12 @@ from palmette.runs.folder import (
     TRAFFIC,
     Folder,
 )
-from palmette.runs.metrics import DISTANCE, Metrics, traffic_table
+from palmette.runs.history import History
+from palmette.runs.metrics import traffic_table
 from palmette.runs.roll import roll
 from palmette.runs.saving import save_models
-from palmette.theory import advice, unchecked, warnings_of
+from palmette.theory import advice, compared, warnings_of
 
-_EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
 _PUBLISH_SHARE, _PUBLISH_PAUSE = 0.01, 1.0  # of a run's seconds; seconds between two writings of the history so far
 _BLOW_UP = 1e4  # a loss so many times the initial one is no accident
@@ -82,16 +81,16 @@ class Execution:
 
     def __init__(self, simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> None:
         self._simulation, self._config, self._folder, self._observer = simulation, config, folder, observer
-        self._metrics = Metrics()
-        self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
-        self._scores: tuple[int, dict[ModelKind, Scores]] | None = None
-        self._reports: Reports = {}  # of the same round, with the distances between models; as are the next two
-        self._held_out: dict[ModelKind, Scores] = {}
-        self._whole: dict[ModelKind, list[Whole]] = {}
+        self._history = History(simulation, config)
         self._ended = ""  # what went wrong, where something did
-        self._measures = make_measures(config.metrics, simulation.population.classes)
         self._initial_loss: float | None = None
-        self._seconds: Seconds = {"rounds": 0.0, "evaluation": 0.0, "checkpoints": 0.0, "progress": 0.0}
+        self._seconds: Seconds = {
+            "estimate": 0.0,
+            "rounds": 0.0,
+            "evaluation": 0.0,
+            "checkpoints": 0.0,
+            "progress": 0.0,
+        }
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
         self._fingerprint = fingerprint(simulation, config)
@@ -125,22 +124,26 @@ class Execution:
         )
         for text in (*simulation.population.notes, *simulation.learner.told):
             self._folder.log(text)
+        for one in simulation.looked:
+            self._folder.log(one.sentence)
         if simulation.population.found is not None:
             self._folder.log(str(simulation.population.found))
         self._folder.log(f"participation: {simulation.participation}")
-        if observer is not None:  # before the warnings, as the curvature of a network may take minutes to find
+        if text := self._history.about:
+            self._folder.log(text)
+        if simulation.round == 0 and (text := compared(simulation, wanted=self._config.engine.check_steps)):
+            self._folder.log(text)
+            simulation.looked.append(Looked(text))
+        if observer is not None:  # before the look at step sizes, which may take seconds
             simulation.on_exchange = observer.exchange
             observer.begin(simulation, simulation.rounds)
         if simulation.round == 0:
-            if text := unchecked(simulation):
-                self._folder.log(text)
-            for text in (*simulation.learner.doubts, *warnings_of(simulation)):
+            for text in (*simulation.learner.doubts, *self._look()):
                 self._folder.warn(text)
         with self._signals():
             try:
                 if kept is None:
-                    self._record(self._measure(), when="after")
-                    self._tell()
+                    self._history.record(self._measure(), None)
                     self._checkpoint()
                 self._publish()
                 while simulation.round < simulation.rounds:
@@ -155,24 +158,32 @@ class Execution:
                 raise KeyboardInterrupt from None
         self._finish()
 
+    def _look(self) -> list[str]:
+        """Hold the step sizes against the curvature of the losses and return what to warn of."""
+        self._seconds["estimate"] = sum(one.seconds for one in self._simulation.looked)
+        with self._timed("estimate"):
+            return warnings_of(self._simulation) if self._config.engine.check_steps else []
+
     def _round(self) -> None:
         simulation = self._simulation
         done = simulation.round + 1
-        measured = done == 1 or done == simulation.rounds or done % self._every == 0
-        before = self._measure() if measured else {}
+        before = self._measure() if self._history.due(done) else None
         adapted = simulation.adapt_steps
         with self._timed("rounds"):
             simulation.step()
         if done == 1:
             for text in self._unused():
                 self._folder.warn(text)
-        scores = self._measure() if measured else None
-        if scores is not None:
-            self._record(scores, when="after")
-            self._record(before, when="before")
-            self._tell()
-            if self._config.evaluate_every == "auto" and done == 1:
-                self._every = self._spacing(scores, simulation.adapt_steps - adapted)
+        scores = None
+        if before is not None:
+            found = self._measure()
+            scores = found.scores
+            self._history.record(found, before)
+            if done == 1:
+                self._history.space_out(scores, simulation.adapt_steps - adapted)
+            if done == simulation.rounds:
+                with self._timed("evaluation"):
+                    scores = (self._history.measure_everybody() or found).scores
         if self._observer is not None:
             out = simulation.population.unseen
             if scores is not None and out is not None:
@@ -207,16 +218,12 @@ class Execution:
 
     # -- measuring -----------------------------------------------------------------------------------------------------
 
-    def _measure(self) -> dict[ModelKind, Scores]:
+    def _measure(self) -> Measured:
         """Evaluate the models as they are, once per state; a loss beyond all bounds ends the run."""
         simulation = self._simulation
-        if self._scores is None or self._scores[0] != simulation.round:
-            with self._timed("evaluation"):
-                found = measure_all(simulation, self._measures, held_out=bool(self._config.engine.held_out))
-                self._reports = {**found.reports, DISTANCE: found.distances}
-                self._held_out, self._whole = found.held_out, found.whole
-                self._scores = (simulation.round, found.scores)
-        losses = [score.by_samples("loss") for score in self._scores[1].values() if float(score.count.sum())]
+        with self._timed("evaluation"):
+            found = self._history.measure()
+        losses = [score.by_samples("loss") for score in found.scores.values() if float(score.count.sum())]
         if self._initial_loss is None:
             # Of the kind that fares best: one that is adapted by steps far too large is beyond all bounds from the first.
             self._initial_loss = min(losses, default=0.0)
@@ -225,39 +232,9 @@ class Execution:
                 self._good = self._sane
                 raise Diverged(f"the loss grew to {loss:.3g} after round {simulation.round}")
         self._sane = simulation.round
-        return self._scores[1]
-
-    def _spacing(self, scores: dict[ModelKind, Scores], adapted: int) -> int:
-        """Choose the rounds between evaluations from counts of samples, so that it is the same on every machine."""
-        simulation = self._simulation
-        size = simulation.algorithm.batch_size
-        batch = float(simulation.learner.samples.double().mean()) if size == "full" else float(size)
-        training = 3 * batch * simulation.device_steps  # a gradient costs about three forward passes
-        measuring = sum(float(score.count.sum()) for score in scores.values()) + 3 * batch * adapted
-        rounds = measuring / (_EVALUATION_SHARE * max(training, 1))
-        return 1 if rounds <= 1 else math.ceil(2 * rounds)  # apart from each other, each measures before and after
-
-    def _record(self, scores: dict[ModelKind, Scores], *, when: str) -> None:
-        simulation = self._simulation
-        tree, last, ended = simulation.population.tree, simulation.stores[0].last, simulation.round == simulation.rounds
-        nobody = torch.zeros_like(last, dtype=torch.bool)
-        who = {
-            "participants": last == simulation.round - 1 if simulation.round else nobody,
-            "unseen": last < 0 if simulation.round else nobody,
-        }
-        out = simulation.population.unseen
-        self._metrics.record(scores, tree, round_=simulation.round, when=when, **who, kept_out=out, last=ended)
-        if when == "after":
-            self._metrics.record_whole(self._whole, tree, round_=simulation.round, **who, kept_out=out, last=ended)
-            self._metrics.record_held_out(self._held_out, tree, round_=simulation.round, kept_out=out)
+        return found
 
     # -- keeping -------------------------------------------------------------------------------------------------------
-
-    def _tell(self) -> None:
-        """Add what the algorithm reports about the models just measured."""
-        simulation = self._simulation
-        tree, done = simulation.population.tree, simulation.round
-        self._metrics.record_reports(self._reports, tree, round_=done, last=done == simulation.rounds)
 
     def _publish(self) -> None:
         """Put the history so far on disk, for those who look at a run before its end."""
@@ -269,18 +246,18 @@ class Execution:
                 "device_steps": simulation.device_steps,
                 "ended": self._ended,
             }
-            table = self._metrics.table().replace_schema_metadata({"so far": json.dumps(so_far)})
+            table = self._history.table().replace_schema_metadata({"so far": json.dumps(so_far)})
             self._folder.write_table(PROGRESS, table)
         self._published = time.monotonic()
 
     def _checkpoint(self) -> None:
         with self._timed("checkpoints"):
             sink = io.BytesIO()
-            pq.write_table(self._metrics.table(), sink, compression="zstd")
+            pq.write_table(self._history.table(), sink, compression="zstd")
             history = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
             memory = Memory(
                 run=self._fingerprint.digest,
-                every=self._every,
+                every=self._history.every,
                 initial_loss=self._initial_loss,
                 sane=self._sane,
                 rounds=self._simulation.rounds,
@@ -292,20 +269,14 @@ class Execution:
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         memory, table = Memory.model_validate(about), unpacked(tensors["metrics"])
         check_rounds(self._simulation, int(tensors["progress"][0]), memory)
-        self._metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
+        self._history.restore(table, memory.every)
         self._simulation.restore(tensors)
-        self._every, self._initial_loss = memory.every, memory.initial_loss
+        self._initial_loss = memory.initial_loss
         self._seconds = {**self._seconds, **memory.seconds}
-        self._good, self._sane, self._scores = self._simulation.round, memory.sane, None
+        self._good, self._sane = self._simulation.round, memory.sane
         self._simulation.looked_at_rounds = memory.looked_at_rounds
         if self._simulation.round == memory.rounds < self._simulation.rounds:
-            self._forget_the_end()
-
-    def _forget_the_end(self) -> None:
-        """Drop from the history what was measured only because the run was to end here."""
-        done = self._simulation.round
-        regular = done == 1 or done % self._every == 0
-        self._metrics.drop_last(done, keep=regular, devices=self._simulation.population.devices)
+            self._history.forget_the_end()
 
     def _finish(self) -> None:
         simulation, folder = self._simulation, self._folder
@@ -323,9 +294,9 @@ class Execution:
         folder.write_table(TRAFFIC, traffic_table([list(row.values()) for row in simulation.ledger.rows()]))
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
-        steps |= {"adapt_steps": adapted}
+        steps |= {"adapt_steps": adapted, "threads": simulation.threads}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
-        folder.write_table(METRICS, self._metrics.table())
+        folder.write_table(METRICS, self._history.table())
         folder.close(keep_state=keep)
 
     # -- stopping ------------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ SCHEMA = pa.schema(
         ("model", pa.string()),  # PM | TM | TM2 ... | GM
         ("tier", pa.int8()),  # tier of the node the number is about; the top tier for all devices together
         ("node", pa.string()),  # its name
-        ("on", pa.string()),  # all | trained | participants | unseen devices; held-out: on held-out training samples
+        # all | trained | participants | unseen devices; held-out: on held-out training samples; sampled ...: in a sample of all
+        ("on", pa.string()),
         ("weight", pa.string()),  # samples | devices; nodes: the algorithm's own number about nodes of the model's tier
         (
             "statistic",
@@ -37,6 +38,7 @@ SCHEMA = pa.schema(
 TRAFFIC_SCHEMA = pa.schema([(name, pa.int64()) for name in ("round", "tier", "exchanges", "bytes_up", "bytes_down")])
 POOLED = "pooled"  # the statistic of a metric of all outputs together
 TRAINED = "trained"  # all devices but those kept out of training; there only where some are
+SAMPLED = "sampled"  # the devices drawn to be measured between evaluations of everybody, or with another word those among them
 HELD_OUT = "held-out"  # on the training samples that were held out, not on test samples
 OWN = "nodes"  # the weight of numbers about nodes: what the algorithm reports itself, and distances between models
 _EACH = 1000  # above so many devices, single devices are listed after the last round only
@@ -63,22 +65,23 @@ class Metrics:
             else:
                 column.extend(repeat(row[name], len(nodes)))
 
-    def drop_last(self, round_: int, *, keep: bool, devices: int) -> None:
+    def drop_last(self, round_: int, *, keep: bool, devices: int, sampled: bool = False) -> None:
         """Drop what was recorded after a round only because it was the last one.
 
         Args:
             round_: The round.
-            keep: Whether it would have been measured all the same; then only single devices may have to go.
+            keep: Whether it would have been measured all the same; then only single devices may have to go ...
             devices: How many devices there are.
+            sampled: ... or, where a sample of the devices would have been measured, what is about everybody.
         """
-        if keep and devices <= _EACH:
+        if keep and devices <= _EACH and not sampled:
             return
-        gone = [done == round_ and (not keep or tier == 0) for done, tier in self._pairs("round", "tier")]
+        gone = []
+        for done, tier, on in zip(self.rows["round"], self.rows["tier"], self.rows["on"], strict=True):
+            extra = not on.startswith(SAMPLED) if sampled else tier == 0
+            gone.append(done == round_ and (not keep or extra))
         for name, column in self.rows.items():
             self.rows[name] = [value for value, drop in zip(column, gone, strict=True) if not drop]
-
-    def _pairs(self, one: str, other: str) -> Iterator[tuple[Any, Any]]:
-        return zip(self.rows[one], self.rows[other], strict=True)
 
     def table(self) -> pa.Table:
         """Return what was collected."""
@@ -95,6 +98,7 @@ class Metrics:
         unseen: Tensor,
         kept_out: Tensor | None,
         last: bool,
+        sampled: Tensor | None = None,
     ) -> None:
         """Add an evaluation: everybody, participants and unseen devices, each team, and each device.
 
@@ -107,11 +111,12 @@ class Metrics:
             unseen: Which devices never took part (bool).
             kept_out: Which devices are kept out of training (bool); ``None`` for none of them.
             last: Whether it is the run's last evaluation.
+            sampled: Which devices were measured (bool), where not all were.
         """
-        members = _members(tree, kept_out)
-        groups = members + [(on, who) for on, who in (("participants", participants), ("unseen", unseen)) if who.any()]
+        members = _members(tree, kept_out, sampled)
+        groups = members + _further(participants, unseen, sampled)
         # Names are made once: of many devices they are the largest part of the table.
-        tiers = range(0 if last or tree.devices <= _EACH else 1, tree.top) if when == "after" else range(0)
+        tiers = range(0 if last or _few(tree, sampled) else 1, tree.top) if when == "after" else range(0)
         names = {tier: tree.names(tier) for tier in tiers}
         for kind, score in scores.items():
             for metric in score.sums:
@@ -136,6 +141,7 @@ class Metrics:
         unseen: Tensor,
         kept_out: Tensor | None,
         last: bool,
+        sampled: Tensor | None = None,
     ) -> None:
         """Add metrics of all outputs together: pooled over samples, over devices, of each team and of each device.
 
@@ -147,10 +153,11 @@ class Metrics:
             unseen: Which devices never took part (bool).
             kept_out: Which devices are kept out of training (bool); ``None`` for none of them.
             last: Whether it is the run's last evaluation.
+            sampled: Which devices were measured (bool), where not all were.
         """
-        members = _members(tree, kept_out)
-        groups = members + [(on, who) for on, who in (("participants", participants), ("unseen", unseen)) if who.any()]
-        each = last or tree.devices <= _EACH
+        members = _members(tree, kept_out, sampled)
+        groups = members + _further(participants, unseen, sampled)
+        each = last or _few(tree, sampled)
         for kind, found in ((kind, one) for kind, some in whole.items() for one in some):
             for metric in found.measures:
                 about = {"round": round_, "when": "after", "model": kind, "metric": metric}
@@ -168,7 +175,7 @@ class Metrics:
                         continue
                     group = torch.from_numpy(tree.ancestors(tier))
                     for on, who in members:
-                        part = found if on == "all" else found.only(who)
+                        part = found if on in ("all", SAMPLED) else found.only(who)
                         values = (
                             mine if tier == 0 and mine is not None else part.by_group(metric, group, tree.size(tier))
                         )
@@ -177,7 +184,13 @@ class Metrics:
                         self.extend(nodes, numbers, **same)
 
     def record_held_out(
-        self, scores: dict[ModelKind, Scores], tree: Tree, *, round_: int, kept_out: Tensor | None
+        self,
+        scores: dict[ModelKind, Scores],
+        tree: Tree,
+        *,
+        round_: int,
+        kept_out: Tensor | None,
+        sampled: Tensor | None = None,
     ) -> None:
         """Add the means over the training samples that were held out, by which a best round can be chosen.
 
@@ -186,15 +199,19 @@ class Metrics:
             tree: The population's tree.
             round_: Rounds done.
             kept_out: Which devices are kept out of training (bool), and have no say; ``None`` for none of them.
+            sampled: Which devices were measured (bool), where not all were.
         """
-        _, who = _members(tree, kept_out)[-1]
+        _, who = _members(tree, kept_out, sampled)[-1]
+        on = HELD_OUT if sampled is None else of_sample(HELD_OUT)
         for kind, score in scores.items():
-            where = {"tier": tree.top, "node": tree.name(tree.top, 0), "on": HELD_OUT}
+            where = {"tier": tree.top, "node": tree.name(tree.top, 0), "on": on}
             for metric in score.sums:
                 about = {"round": round_, "when": "after", "model": kind, "metric": metric}
                 self.add(**about, **where, weight="samples", statistic="mean", value=score.only(who).by_samples(metric))
 
-    def record_reports(self, reports: Reports, tree: Tree, *, round_: int, last: bool) -> None:
+    def record_reports(
+        self, reports: Reports, tree: Tree, *, round_: int, last: bool, sampled: Tensor | None = None
+    ) -> None:
         """Add what the algorithm tells of its nodes: over each tier (sums of counts, means of others) and node by node.
 
         Args:
@@ -202,19 +219,21 @@ class Metrics:
             tree: The population's tree.
             round_: Rounds done.
             last: Whether it is the run's last evaluation.
+            sampled: Which devices were asked (bool), where not all were.
         """
         tiers = {model_kind(tier, tree.top): tier for tier in range(tree.tiers)}
         for metric, by_kind in reports.items():
             for kind, values in by_kind.items():
-                about = {"round": round_, "when": "after", "model": kind, "on": "all", "weight": OWN}
+                tier, on = tiers[kind], "all" if sampled is None else SAMPLED
+                about = {"round": round_, "when": "after", "model": kind, "on": on, "weight": OWN}
                 statistic, value = over_nodes(values)
                 server = {"tier": tree.top, "node": tree.name(tree.top, 0)}
                 self.add(**about, **server, metric=metric, statistic=statistic, value=value)
-                tier = tiers[kind]
-                if tier < tree.top and (tier or last or tree.devices <= _EACH):
-                    self.extend(
-                        tree.names(tier), values.tolist(), **about, tier=tier, metric=metric, statistic=statistic
-                    )
+                if tier < tree.top and (tier or last or _few(tree, sampled)):
+                    names = tree.names(tier)
+                    if tier == 0 and sampled is not None:
+                        names = list(compress(names, sampled.tolist()))
+                    self.extend(names, values.tolist(), **about, tier=tier, metric=metric, statistic=statistic)
 
 
 def traffic_table(rows: Sequence[Sequence[int]]) -> pa.Table:
@@ -230,10 +249,30 @@ def over_nodes(values: Tensor) -> tuple[str, float]:
     return "mean", float(values.nanmean())
 
 
-def _members(tree: Tree, kept_out: Tensor | None) -> list[tuple[str, Tensor]]:
+def of_sample(on: str) -> str:
+    """Return the word for ``on`` of those devices of a group that were drawn to be measured."""
+    return SAMPLED if on == "all" else f"{SAMPLED} {on}"
+
+
+def _members(tree: Tree, kept_out: Tensor | None, sampled: Tensor | None) -> list[tuple[str, Tensor]]:
     """Return all devices and, where some are kept out of training, the others; each with its word for ``on``."""
     everybody = ("all", torch.ones(tree.devices, dtype=torch.bool))
-    return [everybody] if kept_out is None else [everybody, (TRAINED, ~kept_out)]
+    return _drawn([everybody] if kept_out is None else [everybody, (TRAINED, ~kept_out)], sampled)
+
+
+def _further(participants: Tensor, unseen: Tensor, sampled: Tensor | None) -> list[tuple[str, Tensor]]:
+    """Return the devices that took part and those that never did, where there are some."""
+    found = _drawn([("participants", participants), ("unseen", unseen)], sampled)
+    return [(on, who) for on, who in found if who.any()]
+
+
+def _drawn(groups: list[tuple[str, Tensor]], sampled: Tensor | None) -> list[tuple[str, Tensor]]:
+    return groups if sampled is None else [(of_sample(on), who & sampled) for on, who in groups]
+
+
+def _few(tree: Tree, sampled: Tensor | None) -> bool:
+    """Return whether so few devices are measured that single ones are listed every time."""
+    return (tree.devices if sampled is None else int(sampled.sum())) <= _EACH
 
 
 def _shown(names: list[str], values: list[float], tier: int, who: Tensor) -> tuple[list[str], list[float]]:

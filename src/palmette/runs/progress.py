@@ -66,6 +66,8 @@ def scores_text(scores: Mapping[ModelKind, Scores] | None) -> Text:
         metric = "accuracy" if "accuracy" in score.sums else "loss"
         text.append("  " if text else "").append(kind, style=f"bold {model_style(kind)}")
         text.append(f" {'loss ' if metric == 'loss' else ''}{score.by_samples(metric):.3f}")
+    if drawn := max((score.sampled for score in (scores or {}).values()), default=0):
+        text.append(f"  (of {drawn:,} sampled devices)")
     return text
 
 
@@ -91,7 +93,9 @@ class Lines:
         size = f"{wording.many(people.devices, 'device')}{unseen}, {wording.many(rounds, 'round')}"
         about = f"{size}, backend {simulation.learner.backend.name}"
         self._say(f"{self._label}: {about}{begun}")
-        for told in (*simulation.population.notes, f"participation: {simulation.participation}", outline(simulation)):
+        looked = [one.sentence for one in simulation.looked]
+        who = f"participation: {simulation.participation}"
+        for told in (*simulation.population.notes, who, *looked, outline(simulation)):
             if told:
                 self._say(f"{self._label}: {told}")
 
@@ -153,7 +157,9 @@ class Bars:
             who = "server asks" if tier == self._top else "teams ask" if tier == 1 else f"tier {tier} asks"
             self._tiers[tier] = self._progress.add_task(f"  {who:<22}", total=None, unit="exchanges")
             self._asked[tier] = 0
-        self._about = "; ".join(filter(None, (f"participation: {simulation.participation}", outline(simulation))))
+        looked = [one.sentence for one in simulation.looked]
+        who = f"participation: {simulation.participation}"
+        self._about = "; ".join(filter(None, (who, outline(simulation), *looked)))
         self.refresh()
 
     def exchange(self, tier: int) -> None:

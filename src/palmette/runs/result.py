@@ -26,7 +26,18 @@ from palmette.runs.folder import (
     TRAFFIC,
     Folder,
 )
-from palmette.runs.metrics import DISTANCE, HELD_OUT, OWN, POOLED, SCHEMA, TRAFFIC_SCHEMA, TRAINED, traffic_table
+from palmette.runs.metrics import (
+    DISTANCE,
+    HELD_OUT,
+    OWN,
+    POOLED,
+    SAMPLED,
+    SCHEMA,
+    TRAFFIC_SCHEMA,
+    TRAINED,
+    of_sample,
+    traffic_table,
+)
 from palmette.runs.models import Models
 from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.runs.reading import make_config, read_config
@@ -92,7 +103,8 @@ class Result(Models):
             f"Result of {config.title} on {config.data.title}: {done}, model {config.model.title}, seed {config.seed}"
         )
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
-        return f"{head}\n  test {self.lead}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+        who = " of a sample of the devices" if self.on == self.curve_on and self.sampled else ""
+        return f"{head}\n  test {self.lead}{who}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
 
     def _repr_html_(self) -> str:
         """Return the run as a notebook shows it: every kind of model, what was sent, and where it lies."""
@@ -143,8 +155,35 @@ class Result(Models):
 
     @cached_property
     def on(self) -> str:
-        """Which devices numbers are about by default: ``"trained"`` where some are kept out of training, else ``"all"``."""
-        return TRAINED if pc.any(pc.equal(self.metrics["on"], TRAINED)).as_py() else "all"
+        """Which devices the last numbers are about by default.
+
+        It is ``"trained"`` where some devices are kept out of training, else ``"all"``. Before the end of a run that measures a
+        sample of its devices, it is what `curve_on` is.
+        """
+        if TRAINED in self._groups:
+            return TRAINED
+        return "all" if "all" in self._groups or SAMPLED not in self._groups else self.curve_on
+
+    @cached_property
+    def curve_on(self) -> str:
+        """Which devices the numbers over the rounds are about by default.
+
+        Where a sample of the devices was measured between evaluations of everybody (``evaluate_on``), it is that sample in all
+        rounds, the last one too: ``"sampled"``, or ``"sampled trained"``. Otherwise it is what `on` is.
+        """
+        if SAMPLED not in self._groups:
+            return self.on
+        trained = of_sample(TRAINED)
+        return trained if trained in self._groups else SAMPLED
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a sample of the devices was measured between evaluations of everybody (``evaluate_on``)."""
+        return SAMPLED in self._groups
+
+    @cached_property
+    def _groups(self) -> set[str]:
+        return set(self.metrics["on"].unique().to_pylist())
 
     def curve(
         self,
@@ -162,17 +201,16 @@ class Result(Models):
 
         By default it is the mean over samples, or what the algorithm itself reports under that name. Where devices are kept out
         of training (``data.unseen``) it is by default about the others, ``on="trained"``; ``on="all"`` takes all devices,
-        ``on="unseen"`` those that have not taken part so far. With ``node`` it is about that device or team alone; ``tier`` is
-        needed where nodes of two tiers share a name.
+        ``on="unseen"`` those that have not taken part so far. Where a sample of the devices was measured (`sampled`), it is by
+        default about that sample in all rounds, ``on="sampled"``; ``on="all"`` is there for the last round. With ``node`` it is
+        about that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
         """
         table = self.metrics
         own = self._reported.get(metric)
         weight = weight or ("samples" if own is None else OWN)
         pooled = metric in self._pooled and weight == "samples"
         statistic = statistic or (own if own is not None and weight == OWN else POOLED if pooled else "mean")
-        if on is None:
-            on = self.on if node is None and weight != OWN else "all"
-        wanted = {"model": model, "metric": metric, "on": on, "weight": weight, "statistic": statistic, "when": when}
+        wanted = {"model": model, "metric": metric, "weight": weight, "statistic": statistic, "when": when}
         keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
         if tier is not None:
             keep = pc.and_(keep, pc.equal(table["tier"], tier))
@@ -181,11 +219,20 @@ class Result(Models):
         for column, value in wanted.items():
             keep = pc.and_(keep, pc.equal(table[column], value))
         part = table.filter(keep)
-        return dict(zip(part["round"].to_pylist(), part["value"].to_pylist(), strict=True))
+        # A single node may not be in the sample, and what an algorithm reports is not told of trained devices apart.
+        usual = [self.curve_on] if node is None and weight != OWN else [SAMPLED, "all"]
+        for words in usual if on is None else [on]:
+            found = part.filter(pc.equal(part["on"], words))
+            if len(found):
+                return dict(zip(found["round"].to_pylist(), found["value"].to_pylist(), strict=True))
+        return {}
 
     def last(self, model: ModelKind = "PM", metric: str = "accuracy", **which: Any) -> float:
-        """Return a number after the last round."""
-        curve = self.curve(model, metric, **which)
+        """Return a number after the last round: of all devices, also where a sample was measured before (see `on`)."""
+        usual = (self.on, "all", SAMPLED) if which.get("node") is None else ("all", SAMPLED)
+        curve: dict[int, float] = {}
+        for words in usual if which.get("on") is None else (which["on"],):
+            curve = curve or self.curve(model, metric, **{**which, "on": words})
         if not curve:
             own = set(self._reported) - {DISTANCE}
             there = sorted({row for row in self.metric_names if self.curve(model, row)} | own)
@@ -195,13 +242,13 @@ class Result(Models):
         return curve[max(curve)]
 
     def best(self, model: ModelKind = "PM", metric: str = "accuracy") -> tuple[float, int]:
-        """Return the best number over the rounds and its round.
+        """Return the best number over the rounds and its round; of the devices that `curve` is about (`curve_on`).
 
         Where training samples were held out (``engine.held_out``), the round is chosen by them and the number is the one on
         test samples after that round, so that no choice is made on test data.
         """
         curve = self.curve(model, metric)
-        chosen = self.curve(model, metric, on=HELD_OUT) or curve
+        chosen = self.curve(model, metric, on=of_sample(HELD_OUT) if self.sampled else HELD_OUT) or curve
         sign = -1 if lower_is_better(metric) else 1
         known = {key: value for key, value in chosen.items() if value == value and key in curve}
         round_ = max(known or curve, key=lambda key: (sign * chosen[key], -key))
@@ -245,6 +292,8 @@ class Result(Models):
         )
         told = pc.and_(pc.equal(self.metrics["weight"], OWN), pc.not_equal(self.metrics["metric"], DISTANCE))
         own = self.metrics.filter(pc.and_(last, told))
+        if pc.any(pc.equal(own["on"], "all")).as_py():
+            own = own.filter(pc.equal(own["on"], "all"))
         found: dict[str, dict[ModelKind, float]] = {}
         for row in own.to_pylist():
             value = int(row["value"]) if row["statistic"] == "sum" else row["value"]  # counts are whole numbers
@@ -267,7 +316,8 @@ class Result(Models):
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.
 
-        ``extra`` is there where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``. A run that
+        ``extra`` is there where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``; ``on``
+        where a sample of the devices was measured before the end: which devices ``models`` and ``best`` are about. A run that
         is not finished has less to tell, what `line` says, and ``finished`` is false.
         """
         names, lead = self.metric_names, self.lead
@@ -286,6 +336,7 @@ class Result(Models):
             "device_steps_per_second": self.timings["device_steps_per_second"],
             "traffic": {"links": self.links},
             "folder": str(self.folder),
+            **({"on": {"models": self.on, "best": self.curve_on}} if self.sampled else {}),
             **self._about_data(),
             **({"extra": told} if told else {}),
         }
@@ -319,6 +370,7 @@ class Result(Models):
             "finished": self.finished,
             "running": self.running,
             "models": {kind: {name: self.last(kind, name) for name in self.metric_names} for kind in self.kinds},
+            **({"on": {"models": self.on}} if self.sampled else {}),
         }
 
 

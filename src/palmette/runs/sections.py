@@ -19,6 +19,7 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+MOST_THREADS = 1024  # more than any machine has cores for
 Seed = Annotated[int, Field(ge=0, lt=2**63), NUMBER]
 
 
@@ -154,6 +155,9 @@ class EngineConfig(Part):
             run's folder; ``"auto"`` takes the file when it is more than 1 GiB.
         keep_state: Whether a finished run keeps its last state, so that it can be given more rounds; it takes about
             as much room as the models, or more where devices keep more than their model.
+        threads: Threads that compute at the same time; by default one per core. No result depends on it.
+        check_steps: Whether to hold step sizes against the curvature of the losses before the first round, and to warn of
+            those that are far too large; of a network it is estimated on a few devices, which takes a second or so.
     """
 
     backend: str = "auto"
@@ -163,6 +167,8 @@ class EngineConfig(Part):
     held_out: float | None = Field(None, ge=0, lt=1)
     store: Literal["memory", "disk", "auto"] = "auto"
     keep_state: bool = True
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS), NUMBER] | None = None
+    check_steps: bool = True
 
 
 def names(given: Any) -> Any:

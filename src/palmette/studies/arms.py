@@ -83,6 +83,7 @@ class Base:
     participation: Mapping[str, Any] | None
     loss: float
     evaluate_every: int | str
+    evaluate_on: int | str
     metrics: str | Sequence[str]
     optimiser: Optimiser | Mapping[str, Any] | None
     engine: Mapping[str, Any]
@@ -105,6 +106,7 @@ class Base:
             "participation": dict(self.participation or {}),
             "loss": self.loss,
             "evaluate_every": self.evaluate_every,
+            "evaluate_on": self.evaluate_on,
             "metrics": self.metrics if isinstance(self.metrics, str) else list(self.metrics),
             "optimiser": _optimiser(self.optimiser),
             "engine": dict(self.engine),

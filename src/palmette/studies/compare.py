@@ -56,6 +56,7 @@ def compare(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    evaluate_on: int | str = "auto",
     metrics: str | Sequence[str] = (),
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
@@ -90,16 +91,20 @@ def compare(
         participation: Who takes part, as in ``{"devices": 0.5}``.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
         metrics: Further metrics, as in `run`.
         optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time; one for each core by default.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         track: Trackers that are told of every run: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, or several.
-        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``.
+        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``,
+            ``threads``, ``check_steps``.
     """
     trackers = names_of(track)
     named = named_methods(methods)
-    wanted = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
+    wanted = Base(
+        population, model, tree, rounds, participation, loss, evaluate_every, evaluate_on, metrics, optimiser, engine
+    )
     arms, objects = arms_of(named, wanted, settings or {})
     if local and not any(_is_local(arm) for arm in arms) and any(not arm.runs for arm in arms):
         extra, given = wanted.arm(LOCAL, LOCAL, shared_settings(settings or {}, named, LOCAL))

@@ -188,6 +188,7 @@ def points(study: Study) -> list[dict[str, Any]]:
                 "spread": spread(values),
                 "by_seed": {str(seed): one.last(kind, one.lead) for _, seed, one in study.results([arm])},
                 "curve": {str(round_): float(np.mean([one[round_] for one in curves])) for round_ in rounds},
+                **({"curve_on": "sampled"} if any(result.sampled for result in results) else {}),
             }
         found.append({"point": arm.name, "settings": settings, "rounds": arm.config.rounds, "models": models})
     return found

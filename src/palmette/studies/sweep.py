@@ -59,6 +59,7 @@ def sweep(
     participation: Mapping[str, str | int | float] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
+    evaluate_on: int | str = "auto",
     metrics: str | Sequence[str] = (),
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     jobs: int | None = None,
@@ -88,6 +89,7 @@ def sweep(
         participation: Who takes part.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
+        evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
         metrics: Further metrics, as in `run`.
         optimiser: Optimiser of the devices' steps, as in `run`.
         jobs: Runs at the same time.
@@ -96,7 +98,9 @@ def sweep(
         **engine: As in `compare`.
     """
     trackers = names_of(track)
-    base = Base(population, model, tree, rounds, participation, loss, evaluate_every, metrics, optimiser, engine)
+    base = Base(
+        population, model, tree, rounds, participation, loss, evaluate_every, evaluate_on, metrics, optimiser, engine
+    )
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})
     values = {key: tuning.as_given(f"grid[{key!r}]", one, pair=bool(tune)) for key, one in (grid or {}).items()}

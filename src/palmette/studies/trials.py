@@ -182,6 +182,8 @@ def _run(trial: Trial, populations: Populations, observer: Told, threads: int | 
             resume(trial.out, population=objects.population, model=objects.task, **given)
             return "done", ""
         config = trial.config
+        if config.engine.threads is not None:
+            given["threads"] = None  # the user's word counts more than how many trials run side by side
         if changed := config.changed_code():
             return "failed", f"{changed} when the study began; put the old code back, or start a new study"
         people = objects.population if objects.population is not None else populations.of(config)

@@ -27,11 +27,12 @@ def by_class(output: Tensor) -> Tensor:
 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy; the mean over the places where a sample has several targets, as the words of a text are."""
-    if output.dim() == 2:
-        return F.cross_entropy(output, target, reduction="none")
-    each = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
-    return each.view(target.shape).flatten(1).mean(1)
+    """Cross-entropy; the mean over the places where a sample has several targets, as the words of a text are.
+
+    It is written out, because `vmap` of torch's own imports sympy, which takes a second or more in every process.
+    """
+    each = -output.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    return each if each.dim() == 1 else each.flatten(1).mean(1)
 
 
 def _accuracy(output: Tensor, target: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import BadInput
 from palmette.learner import Curvature, Optimiser, curvature
 from palmette.theory.advice import advice as advice
-from palmette.theory.advice import unchecked as unchecked
+from palmette.theory.advice import compared as compared
 from palmette.theory.advice import warnings_of as warnings_of
 from palmette.theory.coins import check_coins
 from palmette.theory.conditions import Check as Check
@@ -88,12 +88,11 @@ def _held(simulation: Simulation, method: Proven, bent: Curvature) -> Check:
 
 def _about(simulation: Simulation, bent: Curvature) -> str:
     """Say where the constants of the losses come from."""
-    task, total = simulation.task, simulation.tree.devices
+    task = simulation.task
     if not bent.exact:
-        looked = "all devices" if bent.devices == total else f"{bent.devices} of {total} devices"
         return (
-            f"L_f is an estimate at the initial model from {looked}, and mu_f is taken to be 0: {task.name} has no "
-            "closed form, so every limit here is an estimate too"
+            f"L_f is {bent.told}, at the initial model, and mu_f is taken to be 0: {task.name} has no closed form, so every "
+            "limit here is an estimate too"
         )
     if task.loss == "squared":
         return "L_f and mu_f are exact: the largest and the least eigenvalue over all devices"

@@ -12,9 +12,11 @@ from palmette.algorithms.sfedhp import SFedHP
 from palmette.blocks.mixing import Pulls
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.learner import Curvature, curvature
-from palmette.learner.smoothness import takes_long
+from palmette.learner.smoothness import looked_at, seen, takes_long
 from palmette.theory.coins import estimated, slack
 from palmette.theory.conditions import down, everybody, up
+
+_LOOKED_AT = 16  # devices with a network whose smoothness is told before a run: each takes some twenty full gradients
 
 
 def advice(simulation: Simulation) -> str:
@@ -56,14 +58,26 @@ def warnings_of(simulation: Simulation) -> list[str]:
     return unseen + _found(simulation, bent.start, bent.smoothness)
 
 
-def unchecked(simulation: Simulation) -> str:
-    """Say that step sizes are not held against the curvature, where it would take too long to find; nothing otherwise."""
-    if not _limits(simulation, 1.0) or not takes_long(simulation.learner):
+def compared(simulation: Simulation, *, wanted: bool = True) -> str:
+    """Say what step sizes are held against before a run, or that they are not; nothing where that goes without saying.
+
+    It goes without saying where a method has no such step, and for linear models, whose curvature is known at once.
+
+    Args:
+        simulation: The run.
+        wanted: Whether they are to be held against anything (``engine.check_steps``).
+    """
+    learner = simulation.learner
+    if not _limits(simulation, 1.0) and _given(simulation) is None:
         return ""
-    return (
-        "step sizes are not held against the curvature of the losses, which takes long to find for this model and so many "
-        "samples"
-    )
+    if not wanted:
+        return "step sizes are not held against the curvature of the losses (engine.check_steps = false)"
+    if learner.spectrum is not None:
+        return ""
+    if takes_long(learner):
+        return "step sizes are not held against the curvature of the losses, which takes long to find for this model"
+    looked = seen(*looked_at(learner))
+    return f"step sizes are held against the curvature of the losses at the initial model, estimated on {looked}"
 
 
 def _unseen(simulation: Simulation) -> str:
@@ -73,9 +87,11 @@ def _unseen(simulation: Simulation) -> str:
         return ""
     if everybody(simulation) and not any(link.loss for link in simulation.links.values()):
         return ""
+    fits = "all devices" if simulation.learner.spectrum is not None else "the devices that were looked at"
+    value = up(estimated(simulation, _LOOKED_AT)[0], 3)
     return (
         "smoothness = auto is what the devices that answer in the first round have, and not all do: a device with a more "
-        f"curved loss may make the run diverge later. Set smoothness={up(estimated(simulation)[0], 3)}, which fits all devices."
+        f"curved loss may make the run diverge later. Set smoothness={value}, which fits {fits}."
     )
 
 

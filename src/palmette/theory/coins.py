@@ -46,10 +46,15 @@ _ONE_STEP = (
 )
 
 
-def estimated(simulation: Simulation) -> list[float]:
-    """Return what the devices will tell in the run's first round: L, or the L of single batches and 1 / mu."""
+def estimated(simulation: Simulation, most: int = _DEVICES) -> list[float]:
+    """Return what the devices will tell in the run's first round: L, or the L of single batches and 1 / mu.
+
+    Args:
+        simulation: The run.
+        most: Devices, evenly chosen, that are looked at where there is no closed form.
+    """
     parts, tree = [], simulation.tree
-    every = 1 if simulation.learner.spectrum is not None else -(-tree.devices // _DEVICES)
+    every = 1 if simulation.learner.spectrum is not None else -(-tree.devices // most)
     some = torch.arange(0, tree.devices, every)
     where = {
         "seed": simulation.seed,

@@ -25,7 +25,11 @@ function curvesCard(run, key) {
       points: curve.rounds.map((x, at) => ({ x, y: curve.mean[at], low: curve.low[at], high: curve.high[at] })),
     };
   });
-  const who = run.on === "all" ? "" : " Devices that are kept out of training do not count.";
+  const trained = run.on.endsWith("trained") ? " Devices that are kept out of training do not count." : "";
+  const sampled = run.sampled
+    ? " Lines and the best are of a sample of the devices, the same in every round; the last numbers of a finished run are of all."
+    : "";
+  const who = trained + sampled;
   return card(
     `${key}-curves`,
     `Test ${run.metric} over the rounds`,
@@ -46,7 +50,7 @@ function curvesCard(run, key) {
           show: (one) => `${one.kind}, the ${KIND_WORDS[one.kind] || one.words}`,
         },
         { head: "last", value: (one) => one.last, show: (one) => score(one.last, run.share) },
-        { head: "best", value: (one) => one.best, show: (one) => score(one.best, run.share) },
+        { head: run.sampled ? "best (sampled)" : "best", value: (one) => one.best, show: (one) => score(one.best, run.share) },
         { head: "in round", value: (one) => one.best_round, show: (one) => count(one.best_round) },
         { head: "mean of devices", value: (one) => one.devices, show: (one) => score(one.devices, run.share) },
         { head: "spread of devices", value: (one) => one.spread, show: (one) => score(one.spread, run.share) },

@@ -146,7 +146,7 @@ function methodCurves(group, key, colours) {
         share: group.share,
         key: `${key}-curve-lines`,
         label: `Test ${group.metric} of ${state.kind} over the rounds, method by method`,
-        caption: `${group.seeds.length > 1 ? "The line is the mean over the seeds, the band reaches from the worst to the best seed. " : ""}A round of one method may be more work than a round of another: see the steps in the table.`,
+        caption: `${group.seeds.length > 1 ? "The line is the mean over the seeds, the band reaches from the worst to the best seed. " : ""}A round of one method may be more work than a round of another: see the steps in the table.${drawnFrom(group, state.kind)}`,
       }),
     );
   };
@@ -249,7 +249,13 @@ function costCard(group, key, colours) {
       key: `${key}-cost-lines`,
       label: `Test ${group.metric} of ${kind} against bytes on the link to the server`,
       level: silent.map((one) => ({ y: one.models[kind].mean, ...colours.get(one.method) })),
-      caption: `${kind} of each method, both ways together.${silent.length ? ` ${silent.map((one) => one.method).join(", ")} sent nothing to the server: the level line.` : ""}`,
+      caption: `${kind} of each method, both ways together.${silent.length ? ` ${silent.map((one) => one.method).join(", ")} sent nothing to the server: the level line.` : ""}${drawnFrom(group, kind)}`,
     }),
   );
+}
+
+/** Say that curves are of a sample of the devices, where they are of some method. */
+function drawnFrom(group, kind) {
+  const drawn = group.methods.some((one) => one.curves[kind]?.sampled);
+  return drawn ? " Curves are of a sample of the devices, the same in every round." : "";
 }

@@ -99,7 +99,7 @@ class Execution:
     @property
     def history(self) -> dict[str, list[Any]]:
         """The history so far, column by column; see `palmette.runs.metrics.SCHEMA`."""
-        return self._metrics.rows
+        return self._history.rows
 
     def run(self) -> None:
         """Run to the end, from the start or from the folder's checkpoint."""

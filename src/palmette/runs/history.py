@@ -94,6 +94,11 @@ class History:
             1 if rounds <= 1 else math.ceil(2 * rounds)
         )  # apart from each other, each measures before and after
 
+    @property
+    def rows(self) -> dict[str, list[Any]]:
+        """The history so far, column by column; see `palmette.runs.metrics.SCHEMA`."""
+        return self._metrics.rows
+
     def table(self) -> pa.Table:
         """Return all rows."""
         return self._metrics.table()

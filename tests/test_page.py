@@ -159,6 +159,16 @@ def test_warnings_of_a_run_stand_on_its_page(tmp_path: Path) -> None:
     assert "palmette resume" in data["runs"][0]["commands"][1]["command"]
 
 
+def test_curves_of_a_sample_of_the_devices_say_so(tmp_path: Path) -> None:
+    result = digits("fedavg", tmp_path / "run", rounds=4, evaluate_on=5, evaluate_every=1)
+    data = collect([result.folder], theory=False)["runs"][0]
+    assert data["sampled"] is True
+    curve = data["curves"]["kinds"]["PM"]
+    assert dict(zip(curve["rounds"], curve["mean"], strict=True)) == pytest.approx(result.curve("PM"), abs=1e-5)
+    assert data["models"][0]["last"] == pytest.approx(result.last("PM", on="all"), abs=1e-5)
+    assert data["curves"]["band"] == "one standard deviation over the devices"
+
+
 # -- several runs ------------------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,6 @@ def run_data(result: Result, population: dict[str, Any] | None, *, nodes: bool =
         "lower": lower_is_better(result.lead),
         "on": result.on,
         "sampled": result.sampled,
-        "sampled": result.sampled,
         "models": [_model(result, kind) for kind in result.kinds],
         "curves": curves.over_rounds(result, found, unseen),
         "distances": curves.distances(result),

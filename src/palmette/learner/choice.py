@@ -14,9 +14,11 @@ from torch._C import _functorch as functorch
 from palmette.errors import BadInput
 from palmette.learner.backends import Backend, CompiledBackend, Feed, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend
 from palmette.task import Task
 
 BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
+    "native": NativeBackend,
     "fused": FusedBackend,
     "vmap": VmapBackend,
     "compile": CompiledBackend,

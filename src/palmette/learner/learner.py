@@ -69,6 +69,7 @@ class Learner:
         reason: Why it is this one, in plain words.
         told: Further sentences about how the model is computed.
         doubts: Such sentences that a user should see.
+        inside: Threads that one call of the native kernel may use; they change no result.
         used: What of `LocalWork` programs have called so far: ``"descend"`` follows the run's optimiser, ``"steps"`` change
             running statistics.
     """
@@ -128,6 +129,7 @@ class Learner:
             refuse_single_samples(task, dtype, (x[None], y[None]), self._batch_of_one())
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width
+        self.inside = 1
         self._unwanted = threading.Event()
 
     def probe(self) -> Tensor:

@@ -14,6 +14,7 @@ from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
 from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
 from palmette.learner.outputs import Outputs, features_of, outputs_of
 from palmette.learner.routine import Move, Routine, fused, stepwise
@@ -142,6 +143,10 @@ class LocalWork(Steps):
         wanted, taken = self._wanted(steps, batch), self._taken(batch, steps)
         plan = self._plan(batch, taken, epochs=isinstance(steps, Epochs))
         backend = learner.backend
+        if isinstance(backend, NativeBackend) and plan is not None and backend.takes(learner.data, update):
+            with self._blame(self.ids):
+                after = backend.descend(learner.data, rows, wanted, update, plan, learner.go_on, learner.inside)
+            return after, remembered
         if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
             dropout = self._dropout(taken.call) if backend.has_dropout else None
             with self._blame(self.ids):

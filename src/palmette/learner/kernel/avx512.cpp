@@ -1,0 +1,24 @@
+// The kernel with AVX-512.
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+
+#include "kernel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define PALMETTE_AVX512
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx512f,avx2,fma")
+#endif
+#include "chain.h"
+void palmette::descend_avx512(const Descent &descent, Next next, void *counter) { work(descent, next, counter); }
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#else
+void palmette::descend_avx512(const Descent &, Next, void *) {}
+#endif

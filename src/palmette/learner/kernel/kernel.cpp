@@ -1,0 +1,38 @@
+// The C interface: looks at what it is given once, then lets threads take one device after the other.
+#include "kernel.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+extern "C" int64_t palmette_instructions(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+    return __builtin_cpu_supports("avx512f") ? 2 : 1;
+#elif defined(__aarch64__)
+    return 3;
+#else
+    return 0;
+#endif
+}
+
+extern "C" int64_t palmette_descend(const Descent *descent, int64_t instructions, int64_t threads) {
+    const Plan &plan = *descent->plan;
+    for (int64_t i = 0; i < descent->devices; ++i) {
+        const bool within = plan.count[i] > 0 && plan.first[i] >= 0 && plan.first[i] <= descent->samples->count - plan.count[i];
+        if (!within) return 1 + i;
+    }
+    std::atomic<int64_t> taken{0};
+    const auto next = [](void *counter) { return static_cast<std::atomic<int64_t> *>(counter)->fetch_add(1); };
+    const auto work = [&] {
+        if (instructions == 1) palmette::descend_avx2(*descent, next, &taken);
+        if (instructions == 2) palmette::descend_avx512(*descent, next, &taken);
+        if (instructions == 3) palmette::descend_neon(*descent, next, &taken);
+    };
+    std::vector<std::thread> others;
+    for (int64_t i = 1; i < threads && i < descent->devices; ++i) others.emplace_back(work);
+    work();
+    for (std::thread &other : others) other.join();
+    return 0;
+}

@@ -1,0 +1,14 @@
+// The kernel with NEON, which every 64-bit ARM processor has.
+#include "kernel.h"
+
+#if defined(__aarch64__)
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <limits>
+#define PALMETTE_NEON
+#include "chain.h"
+void palmette::descend_neon(const Descent &descent, Next next, void *counter) { work(descent, next, counter); }
+#else
+void palmette::descend_neon(const Descent &, Next, void *) {}
+#endif

@@ -1,0 +1,190 @@
+"""The native backend: dense chains descend in a compiled kernel, device after device, the model and its step in cache.
+
+It is the fused backend in all but one thing: the descents that `palmette.learner.kernel` can do are done there. Samples are read
+where they lie, the pull and the step are part of the gradient's product, and which samples a step takes is computed there too.
+What remains the fused backend's: optimisers with a memory, further gradients as functions of the rows, routines of several
+models, gradients by themselves, and full gradients over more samples than are taken at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette.learner import kernel
+from palmette.learner.batches import Plan, primes
+from palmette.learner.descent import CALL_STEPS, CALL_WORK, PerRow, Update, column
+from palmette.learner.fused import FusedBackend
+from palmette.learner.lowering import Layer, NotFused, dense_layers
+from palmette.learner.samples import Samples
+from palmette.task import Task, signs
+
+_THREAD = 1 << 21  # multiplications and additions that are worth the start of a thread
+
+
+class NativeBackend(FusedBackend):
+    """Chains of linear layers, one device after the other in the native kernel.
+
+    Args:
+        task: What is learned; `NotFused` says why the kernel cannot do it.
+        dtype: Type of the rows.
+        device: Where they live.
+    """
+
+    name = "native"
+
+    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
+        found = kernel.find()
+        if isinstance(found, str):
+            raise NotFused(f"there is no native kernel here: {found}")
+        if dtype != torch.float32 or device.type != "cpu":
+            raise NotFused(f"the native kernel is for float32 on a CPU, not for {dtype} on {device.type}")
+        super().__init__(task, dtype, device)
+        layers = dense_layers(self.links)
+        if layers is None or not isinstance(task.loss, str):
+            raise NotFused("the native kernel is for chains of linear layers with a loss of Palmette's own")
+        if set(task.learned.names) - {name for link in self.links for name in link.names}:
+            raise NotFused("it has parameters that no layer uses")
+        self.kernel, self._layers = found, layers
+        self._offsets = dict(zip(task.learned.names, np.cumsum([0, *task.learned.sizes]).tolist(), strict=False))
+        self._shapes = {name: tuple(value.shape) for name, value in self._parameters(task).items()}
+        self._frozen = {name: value.to(dtype).contiguous() for name, value in task.frozen.items()}
+        self._chains: dict[tuple[str, ...] | None, Any] = {}
+        self._bound: tuple[Samples, kernel.Samples | None, Any] | None = None
+
+    def _parameters(self, task: Task) -> dict[str, Tensor]:
+        return {**task.learned.unflatten(task.initial()[: task.learned.width]), **task.frozen}
+
+    def _chain(self, only: tuple[str, ...] | None) -> Any:
+        """Return the layers as the kernel reads them, given the parts of the model that take steps."""
+        if only not in self._chains:
+            layout = self._task.learned
+            learned = frozenset(layout.names) if only is None else layout.members(only)
+            made = [self._layer(layer, learned) for layer in self._layers]
+            self._chains[only] = (kernel.Layer * len(made))(*made)
+        return self._chains[only]
+
+    def _layer(self, layer: Layer, learned: frozenset[str]) -> kernel.Layer:
+        outputs, inputs = self._shapes[layer.weight]
+        bias = layer.bias or ""
+        frozen = {name: value.data_ptr() for name, value in self._frozen.items()}
+        return kernel.Layer(
+            *(inputs, outputs, self._offsets.get(layer.weight, -1), self._offsets.get(bias, -1)),
+            *(frozen.get(layer.weight), frozen.get(bias), kernel.ACTIVATIONS[layer.activation]),
+            *(layer.weight in learned, bias in learned),
+        )
+
+    def _bind(self, samples: Samples) -> kernel.Samples | None:
+        """Look at samples once, and return them as the kernel reads them; nothing where it cannot."""
+        if self._bound is None or self._bound[0] is not samples:
+            made, held = self._look(samples)
+            self._bound = samples, made, held
+        return self._bound[1]
+
+    def _look(self, samples: Samples) -> tuple[kernel.Samples | None, Any]:
+        features, affine = samples.source
+        (_, inputs), (outputs, _) = self._shapes[self._layers[0].weight], self._shapes[self._layers[-1].weight]
+        plain = features.dtype == torch.float32 and not affine
+        if not (plain or (features.dtype == torch.uint8 and affine)) or not features.is_contiguous():
+            return None, None
+        if samples.width != inputs or features.device.type != "cpu" or features.numel() != len(samples.y) * inputs:
+            return None, None
+        classes = targets = None
+        if self.loss == "cross-entropy":
+            classes = samples.y.contiguous()
+            if classes.dtype != torch.int64 or classes.dim() != 1 or not 0 <= int(classes.min()) <= int(classes.max()) < outputs:
+                return None, None
+        else:
+            targets = (signs(samples.y) if self.loss == "logistic" else samples.y).to(torch.float32).contiguous()
+            if targets.numel() != len(targets) * outputs:
+                return None, None
+        made = kernel.Samples(
+            *(features.data_ptr(), not plain, inputs, len(samples.y)),
+            *((1.0, 0.0) if plain else affine),
+            *(None if part is None else part.data_ptr() for part in (classes, targets)),
+        )
+        return made, (features, classes, targets)
+
+    def takes(self, samples: Samples, update: Update) -> bool:
+        """Return whether the kernel can do a descent."""
+        return update.extra is None and update.stepping is None and self._bind(samples) is not None
+
+    def descend(
+        self,
+        samples: Samples,
+        start: Tensor,
+        wanted: Tensor,
+        update: Update,
+        plan: Plan,
+        go_on: Callable[[], None],
+        threads: int = 1,
+    ) -> Tensor:
+        """Take all steps of a descent and return the rows after them.
+
+        Args:
+            samples: Where batches are read.
+            start: Rows to start from; they are not changed.
+            wanted: Number of steps of each row.
+            update: The step; `takes` says whether the kernel can do it.
+            plan: The batches.
+            go_on: Raises an error when the steps are no longer wanted.
+            threads: How many threads may share the devices.
+        """
+        bound = self._bind(samples)
+        assert bound is not None
+        n, width = start.shape
+        result, steps = torch.empty((n, width)), wanted.contiguous().numpy()
+        total = int(steps.max()) if n else 0
+        if not total or not width:
+            return start.clone()
+        rate, pull = _numbers(update.lr, n), _numbers(update.pull, n)
+        centre, factor = _added(update, rate, pull)
+        centre = None if centre is None else _lines(centre)
+        beta = (1 - rate * (pull + update.l2 + update.decay)).astype(np.float32)
+        chain, rows, scaled = self._chain(update.only), _lines(start), factor.astype(np.float32)
+        told = kernel.Plan(
+            *(part.ctypes.data for part in (plan.address, plan.count, plan.first, primes())),
+            *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole),
+        )
+        # Nothing can stop a call, so a long descent is several of them.
+        most = max(1, min(CALL_STEPS, CALL_WORK // (start.numel() * plan.size)))
+        for low in range(0, total, most):
+            go_on()
+            high = min(low + most, total)
+            call = kernel.Descent(
+                *(chain, len(chain), kernel.LOSSES[str(self.loss)], rows.data_ptr()),
+                *((None, rows.stride(0), 0) if centre is None else (centre.data_ptr(), rows.stride(0), centre.stride(0))),
+                *(width, result.data_ptr(), *(part.ctypes.data for part in (beta, scaled, rate, steps)), n, low, high),
+                *(ctypes.pointer(bound), ctypes.pointer(told)),
+            )
+            work = n * (high - low) * width * plan.size
+            self.kernel.descend(call, max(1, min(threads, work // _THREAD)))
+            rows = result
+        return result
+
+
+def _numbers(value: PerRow, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return one number per row."""
+    if not isinstance(value, Tensor):
+        return np.full(n, float(value))
+    return value.detach().to("cpu", torch.float64).reshape(-1).expand(n).numpy().copy()
+
+
+def _added(update: Update, rate: Any, pull: Any) -> tuple[Tensor | None, Any]:
+    """Return what a step adds to rows besides the gradient, and its factors."""
+    if update.shift is None:
+        return (update.centre if pull.any() else None), rate * pull
+    if update.centre is None or not pull.any():
+        return -update.shift, rate
+    return column(update.pull, update.shift) * update.centre - update.shift, rate
+
+
+def _lines(rows: Tensor) -> Tensor:
+    """Return rows whose numbers lie side by side in float32."""
+    rows = rows.to(torch.float32)
+    return rows if rows.stride(1) == 1 else rows.contiguous()

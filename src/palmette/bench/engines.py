@@ -95,7 +95,7 @@ def _simulator(case: Case, threads: int) -> Lane:
 
     steps = {"local_steps": workload.local_steps, "team_steps": workload.team_steps}
     algorithm = build(Timed, "permfl", {**steps, "alpha": RATE, "lam": PULL, "batch_size": workload.batch})
-    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, backend="fused", threads=threads)
+    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, threads=threads)
 
     def unit() -> int:
         before = simulation.device_steps

@@ -59,10 +59,10 @@ def choose(
         plain = loop, _gradient(loop, task, dtype, probe)
     loop, expected = plain
     reasons: list[str] = []
-    for kind in ("fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
+    for kind in ("native", "fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
         backend, told = _tried(kind, task, dtype, device, probe, expected)
         if backend is not None:
-            why = "the first of fused, vmap and loop that can run this model" if name == "auto" else "as you asked"
+            why = "the first of native, fused, vmap and loop that can run this model" if name == "auto" else "as you asked"
             return backend, "; ".join([*reasons, *told, why])
         reasons += [f"{kind} {text}" for text in told]
         if name != "auto":

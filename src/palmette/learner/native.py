@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -23,6 +24,8 @@ from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import Layer, NotFused, dense_layers
 from palmette.learner.samples import Samples
 from palmette.task import Task, signs
+
+Floats, Floats32 = npt.NDArray[np.float64], npt.NDArray[np.float32]
 
 _THREAD = 1 << 21  # multiplications and additions that are worth the start of a thread
 
@@ -143,10 +146,7 @@ class NativeBackend(FusedBackend):
         if not total or not width:
             return start.clone()
         rate, pull = _numbers(update.lr, n), _numbers(update.pull, n)
-        centre, factor = _added(update, rate, pull)
-        centre = None if centre is None else _lines(centre)
-        beta = (1 - rate * (pull + update.l2 + update.decay)).astype(np.float32)
-        chain, rows, scaled = self._chain(update.only), _lines(start), factor.astype(np.float32)
+        chain, rows, (centre, pulls, decays) = self._chain(update.only), _lines(start), _added(update, rate, pull)
         told = kernel.Plan(
             *(part.ctypes.data for part in (plan.address, plan.count, plan.first, primes())),
             *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole),
@@ -159,7 +159,7 @@ class NativeBackend(FusedBackend):
             call = kernel.Descent(
                 *(chain, len(chain), kernel.LOSSES[str(self.loss)], rows.data_ptr()),
                 *((None, rows.stride(0), 0) if centre is None else (centre.data_ptr(), rows.stride(0), centre.stride(0))),
-                *(width, result.data_ptr(), *(part.ctypes.data for part in (beta, scaled, rate, steps)), n, low, high),
+                *(width, result.data_ptr(), *(part.ctypes.data for part in (pulls, decays, rate, steps)), n, low, high),
                 *(ctypes.pointer(bound), ctypes.pointer(told)),
             )
             work = n * (high - low) * width * plan.size
@@ -168,20 +168,23 @@ class NativeBackend(FusedBackend):
         return result
 
 
-def _numbers(value: PerRow, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _numbers(value: PerRow, n: int) -> Floats:
     """Return one number per row."""
     if not isinstance(value, Tensor):
         return np.full(n, float(value))
     return value.detach().to("cpu", torch.float64).reshape(-1).expand(n).numpy().copy()
 
 
-def _added(update: Update, rate: Any, pull: Any) -> tuple[Tensor | None, Any]:
-    """Return what a step adds to rows besides the gradient, and its factors."""
-    if update.shift is None:
-        return (update.centre if pull.any() else None), rate * pull
-    if update.centre is None or not pull.any():
-        return -update.shift, rate
-    return column(update.pull, update.shift) * update.centre - update.shift, rate
+def _added(update: Update, rate: Floats, pull: Floats) -> tuple[Tensor | None, Floats32, Floats32]:
+    """Return the centre, and the factors of ``centre - row`` and of ``-row`` in a step."""
+    near, centre, decay = rate * pull, update.centre, rate * (update.l2 + update.decay)
+    if update.shift is not None:
+        # What all steps add is a centre of its own, from which the rows are not kept apart: that is taken back.
+        moved = -update.shift if centre is None else column(update.pull, update.shift) * centre - update.shift
+        near, centre, decay = rate, moved, decay + near - rate
+    elif not near.any():
+        centre = None
+    return None if centre is None else _lines(centre), near.astype(np.float32), decay.astype(np.float32)
 
 
 def _lines(rows: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Descent(Structure):
         *((name, c_int64) for name in ("depth", "loss")),
         *((name, c_void_p) for name in ("start", "centre")),
         *((name, c_int64) for name in ("start_line", "centre_line", "width")),
-        *((name, c_void_p) for name in ("result", "beta", "pull", "rate", "steps")),
+        *((name, c_void_p) for name in ("result", "pull", "decay", "rate", "steps")),
         *((name, c_int64) for name in ("devices", "start_step", "end_step")),
         ("samples", POINTER(Samples)),
         ("plan", POINTER(Plan)),

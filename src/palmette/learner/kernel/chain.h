@@ -178,7 +178,7 @@ private:
             place(now, many);
             forward(many);
             loss_back(now, many, static_cast<float>(-d_.rate[device] / static_cast<double>(many)));
-            back(many, d_.beta[device], d_.pull[device], centre, after, step + 1 < end ? coming : 0);
+            back(many, Before{d_.pull[device], d_.decay[device], centre, 0}, after, step + 1 < end ? coming : 0);
             int64_t *last = now;
             now = after, after = last, many = coming;
         }
@@ -239,7 +239,7 @@ private:
         }
     }
 
-    void back(int64_t many, float beta, float pull, const float *centre, const int64_t *after, int64_t coming) {
+    void back(int64_t many, const Before &before, const int64_t *after, int64_t coming) {
         float *delta = deltas_.get(), *other = delta + widest(d_) * most_;
         for (int64_t k = d_.depth - 1; k >= first_; --k) {
             const Layer &layer = d_.layers[k];
@@ -256,13 +256,16 @@ private:
                 outers(turned_.get(), turned, many, below_.get(), layer.outputs, own.line, nullptr, other,
                        [](int64_t, int64_t) {});
             }
+            Before own_before = before;
             if (layer.learns_weight) {
-                const Begin begin{beta, pull, centre ? centre + layer.weight : nullptr, layer.inputs};
-                if (k) outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs, &begin, own.weight, [](int64_t, int64_t) {});
-                else outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs, &begin, own.weight,
-                            [&](int64_t at, int64_t columns) { fetch(after, coming, at, columns); });
+                if (before.centre) own_before.centre = before.centre + layer.weight, own_before.line = layer.inputs;
+                outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs, &own_before, own.weight,
+                       [&](int64_t at, int64_t columns) { if (k == 0) fetch(after, coming, at, columns); });
             }
-            if (layer.learns_bias) step_bias(k, delta, many, beta, pull, centre ? centre + layer.bias : nullptr);
+            if (layer.learns_bias) {
+                if (before.centre) own_before.centre = before.centre + layer.bias;
+                step_bias(k, delta, many, own_before);
+            }
             float *last = delta;
             delta = other, other = last;
         }
@@ -278,13 +281,13 @@ private:
         }
     }
 
-    void step_bias(int64_t k, const float *delta, int64_t many, float beta, float pull, const float *centre) {
+    void step_bias(int64_t k, const float *delta, int64_t many, const Before &before) {
         const Place &own = layers_.get()[k];
         for (int64_t i = 0; i < d_.layers[k].outputs; i += LANES) {
-            Vec total = all(beta) * load(own.bias + i);
-            if (centre) total = fma(all(pull), load_first(centre + i, least(LANES, d_.layers[k].outputs - i)), total);
+            Vec total = all(0.0f), row = load(own.bias + i), centre = row;
             for (int64_t s = 0; s < many; ++s) total = total + load(delta + s * own.out + i);
-            store(own.bias + i, total);
+            if (before.centre) centre = load_first(before.centre + i, least(LANES, d_.layers[k].outputs - i));
+            store(own.bias + i, kept(row, before, centre, total));
         }
     }
 

@@ -34,14 +34,14 @@ struct Plan {
     int64_t same, epochs, whole;
 };
 
-// The steps `from` to `to` (less one) of each device: row = beta * row - rate * mean gradient + pull * centre.
+// The steps `from` to `to` (less one) of each device: row += pull * (centre - row) - decay * row - rate * mean gradient.
 struct Descent {
     const Layer *layers;
     int64_t depth, loss;
     const float *start, *centre;    // centre may be null
     int64_t start_line, centre_line, width;
     float *result;                  // one row of `width` after the other
-    const float *beta, *pull;       // one per device
+    const float *pull, *decay;      // one per device
     const double *rate;
     const int64_t *steps;           // how many steps each device takes in all
     int64_t devices, from, to;

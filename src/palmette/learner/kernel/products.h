@@ -12,79 +12,69 @@ inline int64_t padded(int64_t n) { return blocks(n, LANES) * LANES; }
 template <int R, int C>
 void dot(const float *const *x, const float *w, int64_t line, int64_t n, const float *bias, float *result, int64_t out) {
     Vec total[R * C];
-    for (int k = 0; k < R * C; ++k) total[k] = all(0);
+    EACH for (int k = 0; k < R * C; ++k) total[k] = all(0);
     const float *row[R];
-    for (int r = 0; r < R; ++r) row[r] = x[r];
+    EACH for (int r = 0; r < R; ++r) row[r] = x[r];
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
         Vec b[C];
-        for (int c = 0; c < C; ++c) b[c] = load(w + c * line + i);
-        for (int r = 0; r < R; ++r) {
+        EACH for (int c = 0; c < C; ++c) b[c] = load(w + c * line + i);
+        EACH for (int r = 0; r < R; ++r) {
             const Vec a = load(row[r] + i);
-            for (int c = 0; c < C; ++c) total[r * C + c] = fma(a, b[c], total[r * C + c]);
+            EACH for (int c = 0; c < C; ++c) total[r * C + c] = fma(a, b[c], total[r * C + c]);
         }
     }
     if (i < n) {
-        for (int r = 0; r < R; ++r) {
+        EACH for (int r = 0; r < R; ++r) {
             const Vec a = load_first(row[r] + i, n - i);
-            for (int c = 0; c < C; ++c) total[r * C + c] = fma(a, load(w + c * line + i), total[r * C + c]);
+            EACH for (int c = 0; c < C; ++c) total[r * C + c] = fma(a, load(w + c * line + i), total[r * C + c]);
         }
     }
     float found[(R * C + 7) / 8 * 8];
-    for (int k = 0; k < R * C; k += 8) sums(total + k, R * C - k < 8 ? R * C - k : 8, found + k);
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) result[r * out + c] = bias ? found[r * C + c] + bias[c] : found[r * C + c];
+    EACH for (int k = 0; k < R * C; k += 8) sums(total + k, R * C - k < 8 ? R * C - k : 8, found + k);
+    EACH for (int r = 0; r < R; ++r)
+        EACH for (int c = 0; c < C; ++c) result[r * out + c] = bias ? found[r * C + c] + bias[c] : found[r * C + c];
 }
 
-// What `outer` begins with, where that is not zero: beta * itself + pull * centre.
-struct Begin {
-    float beta, pull;
+// What `outer` adds to: row + pull * (centre - row) - decay * row. Sums go beside products, which are what takes time.
+struct Before {
+    float pull, decay;
     const float *centre;  // null where there is none; its lines are not padded
     int64_t line;
 };
 
-// Result (R, 16 C) of a sum of outer products: result[r] = begin + sum over k of a[k][r] * b[k].
+inline Vec kept(Vec row, const Before &before, Vec centre, Vec total) {
+    if (before.centre) total = fma(all(before.pull), centre - row, total);
+    if (before.decay != 0) total = fma(all(-before.decay), row, total);
+    return total + row;
+}
+
+// Result (R, 16 C) of a sum of outer products: result[r] = sum over k of a[k][r] * b[k], plus what is kept of `before`.
 // `last` is how many of the last sixteen columns there are; nothing is read beyond.
-template <int R, int C>
-void outer(const float *a, int64_t step, const float *const *b, int64_t terms, int64_t last, int64_t at, const Begin *begin,
+template <int R, int C, bool Whole>
+void outer(const float *a, int64_t step, const float *const *b, int64_t terms, int64_t at, int64_t last, const Before *before,
            float *result, int64_t line) {
+    const auto read = [last](const float *from, int c) { return Whole || c + 1 < C ? load(from) : load_first(from, last); };
     Vec total[R * C];
-    if (!begin) {
-        for (int k = 0; k < R * C; ++k) total[k] = all(0);
-    } else {
-        const Vec beta = all(begin->beta), pull = all(begin->pull);
-        for (int r = 0; r < R; ++r)
-            for (int c = 0; c < C; ++c) {
-                total[r * C + c] = beta * load(result + r * line + c * LANES);
-                if (begin->centre) {
-                    const float *from = begin->centre + r * begin->line + c * LANES;
-                    const Vec centre = c + 1 < C || last == LANES ? load(from) : load_first(from, last);
-                    total[r * C + c] = fma(pull, centre, total[r * C + c]);
-                }
-            }
-    }
-    if (last == LANES) {
-        for (int64_t k = 0; k < terms; ++k) {
-            Vec x[C];
-            for (int c = 0; c < C; ++c) x[c] = load(b[k] + at + c * LANES);
-            for (int r = 0; r < R; ++r) {
-                const Vec factor = all(a[k * step + r]);
-                for (int c = 0; c < C; ++c) total[r * C + c] = fma(factor, x[c], total[r * C + c]);
-            }
-        }
-    } else {
-        for (int64_t k = 0; k < terms; ++k) {
-            Vec x[C];
-            for (int c = 0; c + 1 < C; ++c) x[c] = load(b[k] + at + c * LANES);
-            x[C - 1] = load_first(b[k] + at + (C - 1) * LANES, last);
-            for (int r = 0; r < R; ++r) {
-                const Vec factor = all(a[k * step + r]);
-                for (int c = 0; c < C; ++c) total[r * C + c] = fma(factor, x[c], total[r * C + c]);
-            }
+    EACH for (int k = 0; k < R * C; ++k) total[k] = all(0);
+    for (int64_t k = 0; k < terms; ++k) {
+        Vec x[C];
+        EACH for (int c = 0; c < C; ++c) x[c] = read(b[k] + at + c * LANES, c);
+        EACH for (int r = 0; r < R; ++r) {
+            const Vec factor = all(a[k * step + r]);
+            EACH for (int c = 0; c < C; ++c) total[r * C + c] = fma(factor, x[c], total[r * C + c]);
         }
     }
-    for (int r = 0; r < R; ++r)
-        for (int c = 0; c < C; ++c) store(result + r * line + c * LANES, total[r * C + c]);
+    if (before) {
+        EACH for (int r = 0; r < R; ++r)
+            EACH for (int c = 0; c < C; ++c) {
+                const float *centre = before->centre + r * before->line + c * LANES;
+                const Vec row = load(result + r * line + c * LANES);
+                total[r * C + c] = kept(row, *before, before->centre ? read(centre, c) : row, total[r * C + c]);
+            }
+    }
+    EACH for (int r = 0; r < R; ++r)
+        EACH for (int c = 0; c < C; ++c) store(result + r * line + c * LANES, total[r * C + c]);
 }
 
 // Functions by their numbers of rows and columns, found at run time in a table made by the compiler.
@@ -97,11 +87,11 @@ template <int R, int C> struct Dots {
     }
 };
 template <int R, int C> struct Outers {
-    static auto find(int64_t rows, int64_t columns) {
-        if (rows == R && columns == C) return &outer<R, C>;
-        if constexpr (C > 1) { if (columns < C) return Outers<R, C - 1>::find(rows, columns); }
-        if constexpr (R > 1) { if (rows < R) return Outers<R - 1, C>::find(rows, columns); }
-        return &outer<1, 1>;
+    static auto find(int64_t rows, int64_t columns, bool whole) {
+        if (rows == R && columns == C) return whole ? &outer<R, C, true> : &outer<R, C, false>;
+        if constexpr (C > 1) { if (columns < C) return Outers<R, C - 1>::find(rows, columns, whole); }
+        if constexpr (R > 1) { if (rows < R) return Outers<R - 1, C>::find(rows, columns, whole); }
+        return &outer<1, 1, false>;
     }
 };
 
@@ -127,21 +117,24 @@ inline void dots(const float *const *x, int64_t rows, const float *w, int64_t co
     });
 }
 
-// result (rows, n) = begin + sum over k of the outer products of a[k] (rows) and b[k] (n).
+// result (rows, n) = sum over k of the outer products of a[k] (rows) and b[k] (n), plus what is kept of `before`.
 // `ahead` is called with a beginning and a number of columns before they are worked on.
 template <class Ahead>
 inline void outers(const float *a, int64_t step, int64_t rows, const float *const *b, int64_t terms, int64_t n,
-                   const Begin *begin, float *result, Ahead ahead) {
+                   const Before *before, float *result, Ahead ahead) {
     const int64_t line = padded(n), vectors = blocks(n, LANES);
     parts(vectors, OUTER_COLUMNS, [&](int64_t v, int64_t many) {
         const int64_t at = v * LANES, last = least(LANES, n - at - (many - 1) * LANES);
         ahead(at, many * LANES);
         parts(rows, OUTER_ROWS, [&](int64_t r, int64_t some) {
-            Begin own{};
-            if (begin) own = *begin;
-            if (own.centre) own.centre += r * own.line + at;
-            Outers<OUTER_ROWS, OUTER_COLUMNS>::find(some, many)(a + r, step, b, terms, last, at, begin ? &own : nullptr,
-                                                                result + r * line + at, line);
+            const auto product = Outers<OUTER_ROWS, OUTER_COLUMNS>::find(some, many, last == LANES);
+            float *into = result + r * line + at;
+            if (before == nullptr || before->centre == nullptr) {
+                product(a + r, step, b, terms, at, last, before, into, line);
+                return;
+            }
+            const Before own{before->pull, before->decay, before->centre + r * before->line + at, before->line};
+            product(a + r, step, b, terms, at, last, &own, into, line);
         });
     });
 }

@@ -10,13 +10,16 @@
 #include <arm_neon.h>
 #endif
 
+// The compiler must unroll these loops: what they work on has to stay in registers.
+#define EACH _Pragma("GCC unroll 32")
+
 namespace {
 
 constexpr int64_t LANES = 16;
 
 #if defined(PALMETTE_AVX512)
 constexpr int DOT_ROWS = 4, DOT_COLUMNS = 6;      // sums that stay in registers, in `dots` ...
-constexpr int OUTER_ROWS = 6, OUTER_COLUMNS = 4;  // ... and in `outers`
+constexpr int OUTER_ROWS = 4, OUTER_COLUMNS = 5;  // ... and in `outers`
 
 struct Vec { __m512 v; };
 inline Vec load(const float *p) { return {_mm512_loadu_ps(p)}; }
@@ -132,7 +135,7 @@ inline __m256 paired(__m256 x, __m256 y) {
 }
 inline void sums(const Vec *x, int many, float *result) {
     __m256 h[8];
-    for (int k = 0; k < 8; ++k) h[k] = k < many ? halved(x[k]) : _mm256_setzero_ps();
+    EACH for (int k = 0; k < 8; ++k) h[k] = k < many ? halved(x[k]) : _mm256_setzero_ps();
     const __m256 low = paired(folded(h[0], h[4]), folded(h[1], h[5]));
     const __m256 high = paired(folded(h[2], h[6]), folded(h[3], h[7]));
     _mm256_storeu_ps(result, _mm256_add_ps(_mm256_shuffle_ps(low, high, 0x88), _mm256_shuffle_ps(low, high, 0xDD)));

@@ -18,6 +18,7 @@ from palmette.learner.backends import Stack
 from palmette.learner.beginning import Beginning, apart, encode
 from palmette.learner.choice import choose, refuse_single_samples, refuse_unrepeatable
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend
 from palmette.learner.optimisers import Optimiser
 from palmette.learner.place import place
 from palmette.learner.samples import Samples
@@ -211,7 +212,9 @@ class Learner:
         """
         fits = max(1, min(_MOST, _CACHE // (2 * self.width + self._batch * self.data.width)))
         least = min(fits, _MOST // 2, math.ceil(_WORK / self._cost))
-        chunks = min(2, participants)
+        # One call of the native kernel uses several threads itself, so where a step is little work, one chunk is enough.
+        few = isinstance(self.backend, NativeBackend) and participants * self._cost < 2 * _ALONGSIDE
+        chunks = 1 if few else min(2, participants)
         while math.ceil(participants / chunks) > fits:
             chunks *= 2
         while chunks < _CHUNKS and math.ceil(participants / (2 * chunks)) >= least:

@@ -25,7 +25,7 @@ from palmette.learner.lowering import Layer, NotFused, dense_layers
 from palmette.learner.samples import Samples
 from palmette.task import Task, signs
 
-Floats, Floats32 = npt.NDArray[np.float64], npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
 
 _THREAD = 1 << 21  # multiplications and additions that are worth the start of a thread
 
@@ -53,7 +53,7 @@ class NativeBackend(FusedBackend):
             raise NotFused("the native kernel is for chains of linear layers with a loss of Palmette's own")
         if set(task.learned.names) - {name for link in self.links for name in link.names}:
             raise NotFused("it has parameters that no layer uses")
-        self.kernel, self._layers = found, layers
+        self.kernel, self._layers, self._primes = found, layers, primes()
         self._offsets = dict(zip(task.learned.names, np.cumsum([0, *task.learned.sizes]).tolist(), strict=False))
         self._shapes = {name: tuple(value.shape) for name, value in self._parameters(task).items()}
         self._frozen = {name: value.to(dtype).contiguous() for name, value in task.frozen.items()}
@@ -141,50 +141,51 @@ class NativeBackend(FusedBackend):
         bound = self._bind(samples)
         assert bound is not None
         n, width = start.shape
-        result, steps = torch.empty((n, width)), wanted.contiguous().numpy()
-        total = int(steps.max()) if n else 0
+        total = int(wanted.numpy().max()) if n else 0
         if not total or not width:
             return start.clone()
-        rate, pull = _numbers(update.lr, n), _numbers(update.pull, n)
-        chain, rows, (centre, pulls, decays) = self._chain(update.only), _lines(start), _added(update, rate, pull)
+        result, chain, rows = torch.empty((n, width)), self._chain(update.only), _lines(start)
+        (centre, numbers), steps = _added(update), wanted.contiguous()
+        each, at = numbers.shape[1] > 1, numbers.ctypes.data
         told = kernel.Plan(
-            *(part.ctypes.data for part in (plan.address, plan.count, plan.first, primes())),
+            *(plan.address.ctypes.data, plan.count.ctypes.data, plan.first.ctypes.data, self._primes.ctypes.data),
             *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole),
         )
+        call = kernel.Descent(
+            *(chain, len(chain), kernel.LOSSES[str(self.loss)], rows.data_ptr()),
+            *((None, rows.stride(0), 0) if centre is None else (centre.data_ptr(), rows.stride(0), centre.stride(0))),
+            *(width, result.data_ptr(), *(at + k * numbers.strides[0] for k in range(3)), each, steps.data_ptr(), n),
+            *(0, 0, ctypes.pointer(bound), ctypes.pointer(told)),
+        )
         # Nothing can stop a call, so a long descent is several of them.
-        most = max(1, min(CALL_STEPS, CALL_WORK // (start.numel() * plan.size)))
+        most = max(1, min(CALL_STEPS, CALL_WORK // (n * width * plan.size)))
         for low in range(0, total, most):
             go_on()
-            high = min(low + most, total)
-            call = kernel.Descent(
-                *(chain, len(chain), kernel.LOSSES[str(self.loss)], rows.data_ptr()),
-                *((None, rows.stride(0), 0) if centre is None else (centre.data_ptr(), rows.stride(0), centre.stride(0))),
-                *(width, result.data_ptr(), *(part.ctypes.data for part in (pulls, decays, rate, steps)), n, low, high),
-                *(ctypes.pointer(bound), ctypes.pointer(told)),
-            )
-            work = n * (high - low) * width * plan.size
+            call.begin, call.end = low, min(low + most, total)
+            work = n * (call.end - low) * width * plan.size
             self.kernel.descend(call, max(1, min(threads, work // _THREAD)))
-            rows = result
+            call.start, call.start_line = result.data_ptr(), width
         return result
 
 
-def _numbers(value: PerRow, n: int) -> Floats:
-    """Return one number per row."""
-    if not isinstance(value, Tensor):
-        return np.full(n, float(value))
-    return value.detach().to("cpu", torch.float64).reshape(-1).expand(n).numpy().copy()
-
-
-def _added(update: Update, rate: Floats, pull: Floats) -> tuple[Tensor | None, Floats32, Floats32]:
-    """Return the centre, and the factors of ``centre - row`` and of ``-row`` in a step."""
+def _added(update: Update) -> tuple[Tensor | None, Floats]:
+    """Return the centre, and the factors of ``centre - row``, of ``-row`` and of the gradient: one each, or one per row."""
+    rate, pull = _numbers(update.lr), _numbers(update.pull)
     near, centre, decay = rate * pull, update.centre, rate * (update.l2 + update.decay)
     if update.shift is not None:
-        # What all steps add is a centre of its own, from which the rows are not kept apart: that is taken back.
+        # What every step adds is a centre as well; that rows are drawn to it is taken back.
         moved = -update.shift if centre is None else column(update.pull, update.shift) * centre - update.shift
         near, centre, decay = rate, moved, decay + near - rate
-    elif not near.any():
+    alike = isinstance(near, float)
+    if not (near if alike else near.any()):
         centre = None
-    return None if centre is None else _lines(centre), near.astype(np.float32), decay.astype(np.float32)
+    numbers = np.array([near, decay, rate] if alike else np.broadcast_arrays(near, decay, rate))
+    return None if centre is None else _lines(centre), numbers.reshape(3, -1)
+
+
+def _numbers(value: PerRow) -> Any:
+    """Return a number, or a line of them with one per row."""
+    return value.detach().to("cpu", torch.float64).reshape(-1).numpy() if isinstance(value, Tensor) else float(value)
 
 
 def _lines(rows: Tensor) -> Tensor:

@@ -59,8 +59,10 @@ class Descent(Structure):
         *((name, c_int64) for name in ("depth", "loss")),
         *((name, c_void_p) for name in ("start", "centre")),
         *((name, c_int64) for name in ("start_line", "centre_line", "width")),
-        *((name, c_void_p) for name in ("result", "pull", "decay", "rate", "steps")),
-        *((name, c_int64) for name in ("devices", "start_step", "end_step")),
+        *((name, c_void_p) for name in ("result", "pull", "decay", "rate")),
+        ("each", c_int64),
+        ("steps", c_void_p),
+        *((name, c_int64) for name in ("devices", "begin", "end")),
         ("samples", POINTER(Samples)),
         ("plan", POINTER(Plan)),
     ]
@@ -93,7 +95,10 @@ class Kernel:
             descent: What to do.
             threads: How many threads may work on it.
         """
-        if bad := self._call(ctypes.byref(descent), self.instructions, threads):
+        bad = self._call(ctypes.byref(descent), self.instructions, threads)
+        if bad < 0:
+            raise MemoryError("the native kernel has no memory for a model and a batch")
+        if bad:
             raise RuntimeError(f"the samples of device {bad - 1} of this call do not lie within the population")
 
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
+#include <new>
 
 #include "kernel.h"
 

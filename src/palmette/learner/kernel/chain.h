@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdlib>
 #include <limits>
+#include <new>
 
 #include "batches.h"
 #include "products.h"
@@ -65,9 +66,7 @@ inline void cross_entropy_back(const float *output, int64_t classes, int64_t rig
         const Vec x = if_less(lanes(), all(static_cast<float>(classes - i)), load(output + i), all(none));
         most = if_less(most, x, x, most);
     }
-    float each[LANES], top = none;
-    store(each, most);
-    for (float x : each) top = top < x ? x : top;
+    const float top = largest(most);
     Vec total = all(0.0f);
     for (int64_t i = 0; i < end; i += LANES) {
         const Vec e = exponential(load(output + i) - all(top));
@@ -87,9 +86,9 @@ template <class T> class Memory {
 public:
     explicit Memory(int64_t count) {
         const size_t size = (static_cast<size_t>(count) * sizeof(T) + 127) / 64 * 64;
-        at_ = static_cast<T *>(std::aligned_alloc(64, size));
-        if (at_ == nullptr) std::abort();
-        std::memset(static_cast<void *>(at_), 0, size);
+        void *at = nullptr;
+        if (posix_memalign(&at, 64, size) != 0) throw std::bad_alloc();
+        at_ = static_cast<T *>(std::memset(at, 0, size));
     }
     Memory(const Memory &) = delete;
     Memory &operator=(const Memory &) = delete;
@@ -124,8 +123,8 @@ public:
     }
 
     void run(int64_t device) {
-        const int64_t end = least(d_.to, d_.steps[device]);
-        if (d_.from < end && first_ >= 0) descend(device, end);
+        const int64_t end = least(d_.end, d_.steps[device]);
+        if (d_.begin < end && first_ >= 0) descend(device, end);
         else std::memmove(d_.result + device * d_.width, d_.start + device * d_.start_line, bytes(d_.width));
     }
 
@@ -164,7 +163,8 @@ private:
 
     void descend(int64_t device, int64_t end) {
         const float *start = d_.start + device * d_.start_line;
-        const float *centre = d_.centre ? d_.centre + device * d_.centre_line : nullptr;
+        const Before before{static_cast<float>(d_.pull[device * d_.each]), static_cast<float>(d_.decay[device * d_.each]),
+                            d_.centre ? d_.centre + device * d_.centre_line : nullptr, 0};
         for (int64_t k = 0; k < d_.depth; ++k) {
             if (d_.layers[k].weight >= 0) read_weight(k, start + d_.layers[k].weight);
             if (d_.layers[k].bias >= 0)
@@ -172,13 +172,13 @@ private:
         }
         Batches batches(*d_.plan, device);
         int64_t *now = indices_.get(), *after = now + most_;
-        int64_t many = batches.take(d_.from, now), coming = 0;
-        for (int64_t step = d_.from; step < end; ++step) {
+        int64_t many = batches.take(d_.begin, now), coming = 0;
+        for (int64_t step = d_.begin; step < end; ++step) {
             if (step + 1 < end) coming = batches.take(step + 1, after);
             place(now, many);
             forward(many);
-            loss_back(now, many, static_cast<float>(-d_.rate[device] / static_cast<double>(many)));
-            back(many, Before{d_.pull[device], d_.decay[device], centre, 0}, after, step + 1 < end ? coming : 0);
+            loss_back(now, many, static_cast<float>(-d_.rate[device * d_.each] / static_cast<double>(many)));
+            back(many, before, after, step + 1 < end ? coming : 0);
             int64_t *last = now;
             now = after, after = last, many = coming;
         }

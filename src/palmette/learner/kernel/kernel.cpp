@@ -2,6 +2,8 @@
 #include "kernel.h"
 
 #include <atomic>
+#include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -24,15 +26,23 @@ extern "C" int64_t palmette_descend(const Descent *descent, int64_t instructions
         if (!within) return 1 + i;
     }
     std::atomic<int64_t> taken{0};
+    std::atomic<bool> failed{false};
     const auto next = [](void *counter) { return static_cast<std::atomic<int64_t> *>(counter)->fetch_add(1); };
     const auto work = [&] {
-        if (instructions == 1) palmette::descend_avx2(*descent, next, &taken);
-        if (instructions == 2) palmette::descend_avx512(*descent, next, &taken);
-        if (instructions == 3) palmette::descend_neon(*descent, next, &taken);
+        try {
+            if (instructions == 1) palmette::descend_avx2(*descent, next, &taken);
+            if (instructions == 2) palmette::descend_avx512(*descent, next, &taken);
+            if (instructions == 3) palmette::descend_neon(*descent, next, &taken);
+        } catch (const std::exception &) {  // there is no memory
+            failed = true;
+        }
     };
     std::vector<std::thread> others;
-    for (int64_t i = 1; i < threads && i < descent->devices; ++i) others.emplace_back(work);
+    try {
+        for (int64_t i = 1; i < threads && i < descent->devices; ++i) others.emplace_back(work);
+    } catch (const std::system_error &) {  // no more threads to be had: fewer do the same
+    }
     work();
     for (std::thread &other : others) other.join();
-    return 0;
+    return failed ? -1 : 0;
 }

@@ -34,22 +34,22 @@ struct Plan {
     int64_t same, epochs, whole;
 };
 
-// The steps `from` to `to` (less one) of each device: row += pull * (centre - row) - decay * row - rate * mean gradient.
+// The steps `begin` to `end` (less one) of each device: row += pull * (centre - row) - decay * row - rate * mean gradient.
 struct Descent {
     const Layer *layers;
     int64_t depth, loss;
     const float *start, *centre;    // centre may be null
     int64_t start_line, centre_line, width;
     float *result;                  // one row of `width` after the other
-    const float *pull, *decay;      // one per device
-    const double *rate;
+    const double *pull, *decay, *rate;
+    int64_t each;                   // 1 where there is one of them per device, 0 where all share one
     const int64_t *steps;           // how many steps each device takes in all
-    int64_t devices, from, to;
+    int64_t devices, begin, end;
     const Samples *samples;
     const Plan *plan;
 };
 
-// Returns 0, or 1 + the first device whose samples are not within the samples given.
+// Returns 0; or -1 where there is no memory, or 1 + the first device whose samples are not within the samples given.
 int64_t palmette_descend(const Descent *descent, int64_t instructions, int64_t threads);
 
 // The best instruction set this processor has: 0 none that the kernel is written for, 1 AVX2, 2 AVX-512, 3 NEON.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <limits>
+#include <new>
 #define PALMETTE_NEON
 #include "chain.h"
 void palmette::descend_neon(const Descent &descent, Next next, void *counter) { work(descent, next, counter); }

@@ -142,6 +142,25 @@ inline void sums(const Vec *x, int many, float *result) {
 }
 #endif
 
+// The largest of the lanes, in any order: there is no rounding. A NaN need not be found.
+#if defined(PALMETTE_NEON)
+inline float largest(Vec x) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.p[0], x.p[1]), vmaxq_f32(x.p[2], x.p[3])));
+}
+#else
+inline float largest(Vec x) {
+#if defined(PALMETTE_AVX512)
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x.v), 1));
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x.v), high);
+#else
+    const __m256 eight = _mm256_max_ps(x.a, x.b);
+#endif
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+#endif
+
 inline float sum(Vec x) {
     float result[8];
     sums(&x, 1, result);

@@ -42,17 +42,16 @@ class NativeBackend(FusedBackend):
     name = "native"
 
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
-        found = kernel.find()
-        if isinstance(found, str):
-            raise NotFused(f"there is no native kernel here: {found}")
-        if dtype != torch.float32 or device.type != "cpu":
-            raise NotFused(f"the native kernel is for float32 on a CPU, not for {dtype} on {device.type}")
         super().__init__(task, dtype, device)
-        layers = dense_layers(self.links)
+        layers, found = dense_layers(self.links), kernel.find()
         if layers is None or not isinstance(task.loss, str):
-            raise NotFused("the native kernel is for chains of linear layers with a loss of Palmette's own")
+            raise NotFused("it is not a chain of linear layers with a loss of Palmette's own")
         if set(task.learned.names) - {name for link in self.links for name in link.names}:
             raise NotFused("it has parameters that no layer uses")
+        if dtype != torch.float32 or device.type != "cpu":
+            raise NotFused(f"the native kernel is for float32 on a CPU, not for {dtype} on {device.type}".replace("torch.", ""))
+        if isinstance(found, str):
+            raise NotFused(f"there is no native kernel, because {found}")
         self.kernel, self._layers, self._primes = found, layers, primes()
         self._offsets = dict(zip(task.learned.names, np.cumsum([0, *task.learned.sizes]).tolist(), strict=False))
         self._shapes = {name: tuple(value.shape) for name, value in self._parameters(task).items()}

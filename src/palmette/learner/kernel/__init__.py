@@ -72,6 +72,7 @@ class Kernel:
     """The library, loaded.
 
     Attributes:
+        path: Where the library lies.
         instructions: Number of the instruction set it uses here.
 
     Args:
@@ -80,7 +81,7 @@ class Kernel:
     """
 
     def __init__(self, path: Path, instructions: int | None = None) -> None:
-        library = ctypes.CDLL(str(path))
+        self.path, library = path, ctypes.CDLL(str(path))
         library.palmette_instructions.restype = c_int64
         library.palmette_instructions.argtypes = []
         self._call = library.palmette_descend

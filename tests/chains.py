@@ -20,6 +20,7 @@ CHAINS: dict[str, Callable[[int], list[nn.Module]]] = {
     "ends bent": lambda out: [nn.Flatten(), nn.Linear(12, 9), nn.Sigmoid(), nn.Linear(9, out), nn.Tanh()],
 }
 
+
 def learner(
     chain: list[nn.Module], *, loss: str = "cross-entropy", few: bool = False, backend: str = "fused", **options: Any
 ) -> Learner:

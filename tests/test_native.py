@@ -92,9 +92,7 @@ def test_all_sizes_agree(inputs: int, outputs: int, batch: int) -> None:
     )
     torch.manual_seed(1)
     task = Task(nn.Sequential(nn.Linear(inputs, 7), nn.Tanh(), nn.Linear(7, outputs)))
-    found, expected = (
-        trained(Learner(task, people, batch_size=batch, backend=name)) for name in ("native", "fused")
-    )
+    found, expected = (trained(Learner(task, people, batch_size=batch, backend=name)) for name in ("native", "fused"))
     torch.testing.assert_close(found, expected, **CLOSE)
 
 
@@ -240,7 +238,10 @@ def test_the_batches_are_those_of_the_other_backends() -> None:
     sizes = [1, 3, 7, 30, 31, 64, 100]
     targets = torch.cat([torch.arange(size) + 0.5 for size in sizes])
     people = numbers(torch.zeros(len(targets)), targets, sizes)
-    made = [Learner(Task(nn.Linear(1, 1), loss="squared"), people, batch_size=7, backend=name) for name in ("native", "loop")]
+    made = [
+        Learner(Task(nn.Linear(1, 1), loss="squared"), people, batch_size=7, backend=name)
+        for name in ("native", "loop")
+    ]
     for steps in (1, 5, 40, Epochs(1), Epochs(2.5)):
         for exchange in range(3):
             native, loop = (
@@ -256,7 +257,9 @@ def numbers(x: Tensor, y: Tensor, sizes: list[int] | None = None) -> Population:
     """Samples of one feature and one target each; by default every device has one."""
     count = torch.tensor(sizes or [1] * len(x))
     start = torch.cat([torch.zeros(1, dtype=torch.int64), count.cumsum(0)])
-    return Population(tree=Tree.parse(str(len(count))), x=x[:, None], y=y[:, None], start=start, train=count, classes=None)
+    return Population(
+        tree=Tree.parse(str(len(count))), x=x[:, None], y=y[:, None], start=start, train=count, classes=None
+    )
 
 
 @built
@@ -324,5 +327,6 @@ def test_samples_outside_the_population_are_refused() -> None:
 @built
 def test_the_structures_are_those_of_the_header() -> None:
     # Numbers of eight bytes each, but for the two floats of the samples, which lie side by side.
-    for structure, fields in ((kernel.Layer, 9), (kernel.Samples, 7), (kernel.Plan, 9), (kernel.Descent, 19)):
+    assert ctypes.sizeof(kernel.Operation) == 8 * 6
+    for structure, fields in ((kernel.Layer, 9), (kernel.Samples, 7), (kernel.Plan, 9), (kernel.Descent, 20)):
         assert ctypes.sizeof(structure) == 8 * fields

@@ -32,7 +32,11 @@ def why_not(case: Case) -> str:
     """Return why there is no such row for a workload, or nothing: forty lines are written for dense chains."""
     layers = [layer for layer in case.task.module.modules() if not list(layer.children())]
     dense = all(isinstance(layer, torch.nn.Linear | torch.nn.ReLU | torch.nn.Flatten) for layer in layers)
-    return "" if dense and len(case.workload.shape) == 1 else f"JAX by hand is written for dense models, not for {case.workload.name}"
+    return (
+        ""
+        if dense and len(case.workload.shape) == 1
+        else f"JAX by hand is written for dense models, not for {case.workload.name}"
+    )
 
 
 def jax_by_hand(case: Case) -> Callable[[], int]:

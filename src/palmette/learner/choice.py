@@ -62,7 +62,11 @@ def choose(
     for kind in ("native", "fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
         backend, told = _tried(kind, task, dtype, device, probe, expected)
         if backend is not None:
-            why = "the first of native, fused, vmap and loop that can run this model" if name == "auto" else "as you asked"
+            why = (
+                "the first of native, fused, vmap and loop that can run this model"
+                if name == "auto"
+                else "as you asked"
+            )
             return backend, "; ".join([*reasons, *told, why])
         # Of most models nobody expects that they are for the kernel; where they are and there is none, it is said.
         reasons += [f"{kind} {text}" for text in told if kind != "native" or "native kernel" in text]

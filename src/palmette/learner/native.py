@@ -2,8 +2,8 @@
 
 It is the fused backend in all but one thing: the descents that `palmette.learner.kernel` can do are done there. Samples are read
 where they lie, the pull and the step are part of the gradient's product, and which samples a step takes is computed there too.
-What remains the fused backend's: optimisers with a memory, further gradients as functions of the rows, routines of several
-models, gradients by themselves, and full gradients over more samples than are taken at once.
+What remains the fused backend's: optimisers with a memory, further gradients as functions of the rows, gradients by
+themselves, and full gradients over more samples than are taken at once.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ class NativeBackend(FusedBackend):
         if set(task.learned.names) - {name for link in self.links for name in link.names}:
             raise NotFused("it has parameters that no layer uses")
         if dtype != torch.float32 or device.type != "cpu":
-            raise NotFused(f"the native kernel is for float32 on a CPU, not for {dtype} on {device.type}".replace("torch.", ""))
+            raise NotFused(
+                f"the native kernel is for float32 on a CPU, not for {dtype} on {device.type}".replace("torch.", "")
+            )
         if isinstance(found, str):
             raise NotFused(f"there is no native kernel, because {found}")
-        self.kernel, self._layers, self._primes = found, layers, primes()
+        self.kernel, self._layers = found, layers
         self._offsets = dict(zip(task.learned.names, np.cumsum([0, *task.learned.sizes]).tolist(), strict=False))
         self._shapes = {name: tuple(value.shape) for name, value in self._parameters(task).items()}
         self._frozen = {name: value.to(dtype).contiguous() for name, value in task.frozen.items()}
@@ -99,7 +101,11 @@ class NativeBackend(FusedBackend):
         classes = targets = None
         if self.loss == "cross-entropy":
             classes = samples.y.contiguous()
-            if classes.dtype != torch.int64 or classes.dim() != 1 or not 0 <= int(classes.min()) <= int(classes.max()) < outputs:
+            if (
+                classes.dtype != torch.int64
+                or classes.dim() != 1
+                or not 0 <= int(classes.min()) <= int(classes.max()) < outputs
+            ):
                 return None, None
         else:
             targets = (signs(samples.y) if self.loss == "logistic" else samples.y).to(torch.float32).contiguous()
@@ -112,9 +118,13 @@ class NativeBackend(FusedBackend):
         )
         return made, (features, classes, targets)
 
+    def reads(self, samples: Samples) -> bool:
+        """Return whether the kernel can read samples."""
+        return self._bind(samples) is not None
+
     def takes(self, samples: Samples, update: Update) -> bool:
         """Return whether the kernel can do a descent."""
-        return update.extra is None and update.stepping is None and self._bind(samples) is not None
+        return update.extra is None and update.stepping is None and self.reads(samples)
 
     def descend(
         self,
@@ -137,34 +147,86 @@ class NativeBackend(FusedBackend):
             go_on: Raises an error when the steps are no longer wanted.
             threads: How many threads may share the devices.
         """
+        if not len(start) or not start.shape[1]:
+            return start.clone()
+        centre, numbers = _added(update)
+        call = self._call(samples, _lines(start), update.only)
+        call.pull, call.decay, rate = (numbers.ctypes.data + k * numbers.strides[0] for k in range(3))
+        call.each = numbers.shape[1] > 1
+        if centre is not None:
+            call.centre, call.centre_line = centre.data_ptr(), centre.stride(0)
+        told, steps = told_of(plan), wanted.contiguous()
+        step = kernel.Operation(0, 0, -1, rate, call.each, ctypes.pointer(told))
+        return self._run(call, [step], steps, plan.size, go_on, threads)
+
+    def iterate(
+        self,
+        samples: Samples,
+        rows: Tensor,
+        operations: list[kernel.Operation],
+        steps: int,
+        batch: int,
+        go_on: Callable[[], None],
+        threads: int = 1,
+    ) -> Tensor:
+        """Go through operations on several models of every device some times and return the models after them.
+
+        Args:
+            samples: Where batches are read; `reads` says whether the kernel can.
+            rows: The models ``(n, models, width)``; they are not changed.
+            operations: Mixtures and gradient steps, in turn.
+            steps: How many times.
+            batch: Samples of the largest batch.
+            go_on: Raises an error when the steps are no longer wanted.
+            threads: How many threads may share the devices.
+        """
+        n, models, _ = rows.shape
+        zero = np.zeros(1)
+        call = self._call(samples, _lines(rows.flatten(1)), None, models)
+        call.pull = call.decay = zero.ctypes.data
+        return self._run(call, operations, torch.full((n,), steps), batch, go_on, threads).view(rows.shape)
+
+    def _call(self, samples: Samples, rows: Tensor, only: tuple[str, ...] | None, models: int = 1) -> kernel.Descent:
+        """Begin to describe a descent; the description keeps alive what it points to."""
         bound = self._bind(samples)
         assert bound is not None
-        n, width = start.shape
-        total = int(wanted.numpy().max()) if n else 0
-        if not total or not width:
-            return start.clone()
-        result, chain, rows = torch.empty((n, width)), self._chain(update.only), _lines(start)
-        (centre, numbers), steps = _added(update), wanted.contiguous()
-        each, at = numbers.shape[1] > 1, numbers.ctypes.data
-        told = kernel.Plan(
-            *(plan.address.ctypes.data, plan.count.ctypes.data, plan.first.ctypes.data, self._primes.ctypes.data),
-            *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole),
-        )
-        call = kernel.Descent(
-            *(chain, len(chain), kernel.LOSSES[str(self.loss)], rows.data_ptr()),
-            *((None, rows.stride(0), 0) if centre is None else (centre.data_ptr(), rows.stride(0), centre.stride(0))),
-            *(width, result.data_ptr(), *(at + k * numbers.strides[0] for k in range(3)), each, steps.data_ptr(), n),
-            *(0, 0, ctypes.pointer(bound), ctypes.pointer(told)),
-        )
-        # Nothing can stop a call, so a long descent is several of them.
-        most = max(1, min(CALL_STEPS, CALL_WORK // (n * width * plan.size)))
-        for low in range(0, total, most):
+        chain, (n, line) = self._chain(only), rows.shape
+        call = kernel.Descent(layers=chain, depth=len(chain), loss=kernel.LOSSES[str(self.loss)], models=models)
+        call.start, call.start_line, call.width, call.devices = rows.data_ptr(), rows.stride(0), line // models, n
+        call.samples = ctypes.pointer(bound)
+        call.held = rows
+        return call
+
+    def _run(
+        self,
+        call: kernel.Descent,
+        operations: list[kernel.Operation],
+        steps: Tensor,
+        batch: int,
+        go_on: Callable[[], None],
+        threads: int,
+    ) -> Tensor:
+        """Take all steps, in calls of some of them: nothing can stop a call."""
+        line, total = call.models * call.width, int(steps.numpy().max())
+        result = torch.empty((call.devices, line))
+        call.operations, call.many = (kernel.Operation * len(operations))(*operations), len(operations)
+        call.steps, call.result = steps.data_ptr(), result.data_ptr()
+        work = max(1, call.devices * line * batch)  # of one step
+        most = max(1, min(CALL_STEPS, CALL_WORK // work))
+        for low in range(0, max(total, 1), most):
             go_on()
             call.begin, call.end = low, min(low + most, total)
-            work = n * (call.end - low) * width * plan.size
-            self.kernel.descend(call, max(1, min(threads, work // _THREAD)))
-            call.start, call.start_line = result.data_ptr(), width
+            self.kernel.descend(call, max(1, min(threads, (call.end - low) * work // _THREAD)))
+            call.start, call.start_line = call.result, line
         return result
+
+
+def told_of(plan: Plan) -> kernel.Plan:
+    """Return a plan as the kernel reads it; the plan must live as long."""
+    return kernel.Plan(
+        *(plan.address.ctypes.data, plan.count.ctypes.data, plan.first.ctypes.data, primes().ctypes.data),
+        *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole),
+    )
 
 
 def _added(update: Update) -> tuple[Tensor | None, Floats]:

@@ -17,7 +17,7 @@ from palmette.learner.fused import FusedBackend
 from palmette.learner.native import NativeBackend
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
 from palmette.learner.outputs import Outputs, features_of, outputs_of
-from palmette.learner.routine import Move, Routine, fused, stepwise
+from palmette.learner.routine import Move, Routine, fused, native, stepwise
 from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
 from palmette.learner.steps import BatchKind, Epochs, Parts, Steps
@@ -179,7 +179,12 @@ class LocalWork(Steps):
             factor = rule.factor(self.round, self._all_rounds)
             plans = {one: self._plan(one.batch, one.batch) for one in moves}
             with self._blame(self.ids):
-                after = fused(learner.backend, learner.data, rows, routine, steps, plans, factor, learner.go_on)
+                given = (learner.data, rows, routine, steps, plans, factor, learner.go_on)
+                after = None
+                if isinstance(learner.backend, NativeBackend):
+                    after = native(learner.backend, *given, learner.inside)
+                if after is None:
+                    after = fused(learner.backend, *given)
             if after is not None:
                 learner.used.update(("descend", "steps"))
                 for one in moves:

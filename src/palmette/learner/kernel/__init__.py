@@ -7,11 +7,11 @@ does the same work. It is written for processors with AVX2, AVX-512 or NEON and 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_double, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 ARITHMETIC = 1
 """Which bits the kernel gives; another number where a change to it changes them."""
@@ -51,20 +51,38 @@ class Plan(Structure):
     ]
 
 
+class Operation(Structure):
+    """A mixture of two models or a gradient step of one."""
+
+    _fields_: ClassVar = [
+        *((name, c_int64) for name in ("into", "at", "other")),
+        ("number", c_void_p),
+        ("each", c_int64),
+        ("plan", POINTER(Plan)),
+    ]
+
+
 class Descent(Structure):
-    """Some steps of some devices."""
+    """Some steps of some devices.
+
+    Attributes:
+        held: What must live as long as the description, which knows addresses only.
+    """
+
+    held: Any
 
     _fields_: ClassVar = [
         ("layers", POINTER(Layer)),
         *((name, c_int64) for name in ("depth", "loss")),
+        ("operations", POINTER(Operation)),
+        *((name, c_int64) for name in ("many", "models")),
         *((name, c_void_p) for name in ("start", "centre")),
         *((name, c_int64) for name in ("start_line", "centre_line", "width")),
-        *((name, c_void_p) for name in ("result", "pull", "decay", "rate")),
+        *((name, c_void_p) for name in ("result", "pull", "decay")),
         ("each", c_int64),
         ("steps", c_void_p),
         *((name, c_int64) for name in ("devices", "begin", "end")),
         ("samples", POINTER(Samples)),
-        ("plan", POINTER(Plan)),
     ]
 
 

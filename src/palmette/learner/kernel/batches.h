@@ -31,18 +31,18 @@ struct Pass {
 class Batches {
 public:
     Batches(const Plan &plan, int64_t device)
-        : plan_(plan), address_(plan.address[device]), count_(plan.count[device]), first_(plan.first[device]) {}
+        : plan_(&plan), address_(plan.address[device]), count_(plan.count[device]), first_(plan.first[device]) {}
 
     // Writes the samples of a step and returns how many they are.
     int64_t take(int64_t step, int64_t *samples) {
-        const int64_t size = least(plan_.size, count_);
-        if (plan_.whole || count_ < plan_.size) {
+        const int64_t size = least(plan_->size, count_);
+        if (plan_->whole || count_ < plan_->size) {
             for (int64_t i = 0; i < size; ++i) samples[i] = first_ + i;
             return size;
         }
-        step = plan_.same ? 0 : plan_.begin + step;
+        step = plan_->same ? 0 : plan_->begin + step;
         int64_t pass, within, real = size;
-        if (plan_.epochs) {
+        if (plan_->epochs) {
             const int64_t each = (count_ + size - 1) / size;
             pass = step / each;
             within = (step - pass * each) * size;
@@ -59,7 +59,7 @@ public:
 
 private:
     void walk(int64_t pass, int64_t place, int64_t *samples, int64_t many) {
-        pass_.become(pass, address_, plan_.primes, count_);
+        pass_.become(pass, address_, plan_->primes, count_);
         int64_t at = (pass_.stride * place + pass_.offset) % count_;
         for (int64_t i = 0; i < many; ++i) {
             samples[i] = first_ + at;
@@ -68,7 +68,7 @@ private:
         }
     }
 
-    const Plan &plan_;
+    const Plan *plan_;
     uint64_t address_;
     int64_t count_, first_;
     Pass pass_;

@@ -20,10 +20,12 @@ extern "C" int64_t palmette_instructions(void) {
 }
 
 extern "C" int64_t palmette_descend(const Descent *descent, int64_t instructions, int64_t threads) {
-    const Plan &plan = *descent->plan;
-    for (int64_t i = 0; i < descent->devices; ++i) {
-        const bool within = plan.count[i] > 0 && plan.first[i] >= 0 && plan.first[i] <= descent->samples->count - plan.count[i];
-        if (!within) return 1 + i;
+    for (int64_t k = 0; k < descent->many; ++k) {
+        const Plan *plan = descent->operations[k].plan;
+        for (int64_t i = 0; plan && i < descent->devices; ++i) {
+            const int64_t first = plan->first[i], count = plan->count[i];
+            if (count < 1 || first < 0 || first > descent->samples->count - count) return 1 + i;
+        }
     }
     std::atomic<int64_t> taken{0};
     std::atomic<bool> failed{false};

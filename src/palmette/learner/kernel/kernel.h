@@ -34,19 +34,29 @@ struct Plan {
     int64_t same, epochs, whole;
 };
 
-// The steps `begin` to `end` (less one) of each device: row += pull * (centre - row) - decay * row - rate * mean gradient.
+// One thing that happens in every step: a mixture of two models, into = share * at + (1 - share) * other, or a gradient step,
+// into += pull * (centre - into) - decay * into - rate * mean gradient of `at`.
+struct Operation {
+    int64_t into, at, other;   // numbers of models; other is -1 where `at` is copied
+    const double *number;      // the share or the rate
+    int64_t each;              // 1 where there is one per device, 0 where all share one
+    const Plan *plan;          // the batches of a gradient step; null for a mixture
+};
+
+// The steps `begin` to `end` (less one) of each device. Its models lie in one line, one after the other.
 struct Descent {
     const Layer *layers;
     int64_t depth, loss;
-    const float *start, *centre;    // centre may be null
+    const Operation *operations;
+    int64_t many, models;
+    const float *start, *centre;   // centre may be null
     int64_t start_line, centre_line, width;
-    float *result;                  // one row of `width` after the other
-    const double *pull, *decay, *rate;
-    int64_t each;                   // 1 where there is one of them per device, 0 where all share one
-    const int64_t *steps;           // how many steps each device takes in all
+    float *result;
+    const double *pull, *decay;
+    int64_t each;                  // as in an operation
+    const int64_t *steps;          // how many steps each device takes in all
     int64_t devices, begin, end;
     const Samples *samples;
-    const Plan *plan;
 };
 
 // Returns 0; or -1 where there is no memory, or 1 + the first device whose samples are not within the samples given.

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chains import CHAINS, learner, trained
 from torch import Tensor, nn
 
+from chains import CHAINS, learner, trained
 from palmette.learner import Epochs, Learner, dense
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import dense_layers, lower

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from chains import CHAINS, learner, trained
 from torch import Tensor, nn
 
+import palmette as pm
+from chains import CHAINS, learner, trained
 from palmette.algorithms import PerMFL
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
@@ -295,12 +296,18 @@ def test_without_the_kernel_the_fused_backend_is_taken_and_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kernel, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(kernel, "find", kernel.find.__wrapped__)
+    find = kernel.find.__wrapped__
+    monkeypatch.setattr(kernel, "find", find)
     chain = CHAINS["narrow"](5)
     of = learner(chain, backend="auto")
     assert of.backend.name == "fused"
     assert "no native kernel, because it was not built when Palmette was installed" in of.reason
     assert torch.equal(trained(of), trained(learner(chain)))
+    monkeypatch.setattr(kernel, "find", lambda: "it is hidden")
+    assert kernel.version() == "none"
+    with pytest.raises(BadInput, match="there is no native kernel, because it is hidden; use backend 'auto'"):
+        learner(chain, backend="native")
+    monkeypatch.setattr(kernel, "find", find)
     (tmp_path / "library.so").write_bytes(b"not a library")
     assert "cannot be loaded" in str(kernel.find())
 
@@ -330,3 +337,19 @@ def test_the_structures_are_those_of_the_header() -> None:
     assert ctypes.sizeof(kernel.Operation) == 8 * 6
     for structure, fields in ((kernel.Layer, 9), (kernel.Samples, 7), (kernel.Plan, 9), (kernel.Descent, 20)):
         assert ctypes.sizeof(structure) == 8 * fields
+
+
+@built
+def test_a_run_names_the_kernel_and_says_when_it_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {"settings": {"alpha": 0.1, "team_steps": 2}, "out": tmp_path / "run"}
+    pm.run("permfl", crowd(), "mclr", rounds=2, **given)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "backend native (" in log
+    assert "the native kernel uses" in log
+    assert f'kernel = "native-{kernel.ARITHMETIC}"' in (tmp_path / "run" / "config.toml").read_text()
+    monkeypatch.setattr(kernel, "find", lambda: "it is hidden")
+    with pytest.warns(UserWarning, match=rf"began with kernel native-{kernel.ARITHMETIC} \(now none\)"):
+        pm.resume(tmp_path / "run", population=crowd(), rounds=3)
+    assert "backend fused (native cannot run" in (tmp_path / "run" / "log.txt").read_text()

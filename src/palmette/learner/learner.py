@@ -126,6 +126,10 @@ class Learner:
         self.backend, self.reason = choose(
             *(backend, task, dtype, self.device, (x[None], y[None])), None if isinstance(found, Beginning) else plain
         )
+        if isinstance(self.backend, NativeBackend):
+            self.told.append(
+                f"the native kernel uses {self.backend.kernel.name}; all instruction sets give the same bits"
+            )
         if task.mixes_samples and self._batch_of_one():
             refuse_single_samples(task, dtype, (x[None], y[None]), self._batch_of_one())
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)

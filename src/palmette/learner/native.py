@@ -1,7 +1,7 @@
 """The native backend: dense chains descend in a compiled kernel, device after device, the model and its step in cache.
 
-It is the fused backend in all but one thing: the descents that `palmette.learner.kernel` can do are done there. Samples are read
-where they lie, the pull and the step are part of the gradient's product, and which samples a step takes is computed there too.
+It is the fused backend in all but one thing: the descents that `palmette.learner.kernel` can do are done there. Samples are
+read where they lie, pull and step are part of the gradient's product, and which samples a step takes is computed there too.
 What remains the fused backend's: optimisers with a memory, further gradients as functions of the rows, gradients by
 themselves, and full gradients over more samples than are taken at once.
 """

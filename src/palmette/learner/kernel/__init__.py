@@ -7,7 +7,7 @@ does the same work. It is written for processors with AVX2, AVX-512 or NEON and 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int64, c_void_p
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -105,7 +105,15 @@ class Kernel:
         self._call = library.palmette_descend
         self._call.restype = c_int64
         self._call.argtypes = [POINTER(Descent), c_int64, c_int64]
+        self._multiply_add = library.palmette_multiply_add
+        self._multiply_add.restype = c_double
+        self._multiply_add.argtypes = [c_int64, c_int64]
         self.instructions: int = instructions or library.palmette_instructions()
+
+    @property
+    def name(self) -> str:
+        """The instruction set in words."""
+        return INSTRUCTIONS[self.instructions]
 
     def descend(self, descent: Descent, threads: int) -> None:
         """Take the steps, without Python's lock; devices are shared among the threads.
@@ -119,6 +127,14 @@ class Kernel:
             raise MemoryError("the native kernel has no memory for a model and a batch")
         if bad:
             raise RuntimeError(f"the samples of device {bad - 1} of this call do not lie within the population")
+
+    def multiply_add(self, rounds: int) -> float:
+        """Multiply and add in registers alone, which is a core's own limit, and return how often it was done.
+
+        Args:
+            rounds: How long to go on.
+        """
+        return float(self._multiply_add(rounds, self.instructions))
 
 
 @cache
@@ -134,3 +150,8 @@ def find() -> Kernel | str:
     if kernel.instructions not in INSTRUCTIONS:
         return "this processor has neither AVX2 nor NEON"
     return kernel
+
+
+def version() -> str:
+    """Return which bits dense chains have here: ``native-1`` and so on with the kernel, ``none`` without."""
+    return "none" if isinstance(find(), str) else f"native-{ARITHMETIC}"

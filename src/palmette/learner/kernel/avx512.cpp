@@ -17,9 +17,11 @@
 #endif
 #include "chain.h"
 void palmette::descend_avx512(const Descent &descent, Next next, void *counter) { work(descent, next, counter); }
+double palmette::rate_avx512(int64_t rounds, float *result) { return multiply_add(rounds, result); }
 #if defined(__clang__)
 #pragma clang attribute pop
 #endif
 #else
 void palmette::descend_avx512(const Descent &, Next, void *) {}
+double palmette::rate_avx512(int64_t, float *) { return 0; }
 #endif

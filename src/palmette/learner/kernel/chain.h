@@ -367,4 +367,19 @@ inline void work(const Descent &descent, palmette::Next next, void *counter) {
     for (int64_t device = next(counter); device < descent.devices; device = next(counter)) worker.run(device);
 }
 
+// Multiplies and adds in registers alone, `rounds` times; returns how many numbers were multiplied and added.
+inline double multiply_add(int64_t rounds, float *result) {
+    constexpr int MANY = OUTER_ROWS * OUTER_COLUMNS;
+    Vec total[MANY];
+    const Vec factor = all(result[0]);
+    EACH for (int k = 0; k < MANY; ++k) total[k] = all(static_cast<float>(k));
+    for (int64_t i = 0; i < rounds; ++i) {
+        EACH for (int k = 0; k < MANY; ++k) total[k] = fma(total[k], factor, factor);
+    }
+    Vec last = total[0];
+    for (int k = 1; k < MANY; ++k) last = last + total[k];
+    result[0] = sum(last);
+    return static_cast<double>(rounds) * MANY * LANES;
+}
+
 }  // namespace

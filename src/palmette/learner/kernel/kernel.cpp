@@ -48,3 +48,10 @@ extern "C" int64_t palmette_descend(const Descent *descent, int64_t instructions
     for (std::thread &other : others) other.join();
     return failed ? -1 : 0;
 }
+
+extern "C" double palmette_multiply_add(int64_t rounds, int64_t instructions) {
+    float result = 0.5f;
+    if (instructions == 1) return palmette::rate_avx2(rounds, &result);
+    if (instructions == 2) return palmette::rate_avx512(rounds, &result);
+    return instructions == 3 ? palmette::rate_neon(rounds, &result) : 0;
+}

@@ -64,6 +64,9 @@ int64_t palmette_descend(const Descent *descent, int64_t instructions, int64_t t
 
 // The best instruction set this processor has: 0 none that the kernel is written for, 1 AVX2, 2 AVX-512, 3 NEON.
 int64_t palmette_instructions(void);
+
+// Multiplies and adds as fast as a core can, in registers alone, for the benchmark's limit; returns how often it did.
+double palmette_multiply_add(int64_t rounds, int64_t instructions);
 }
 
 namespace palmette {
@@ -72,4 +75,7 @@ using Next = int64_t (*)(void *);
 void descend_avx2(const Descent &, Next, void *);
 void descend_avx512(const Descent &, Next, void *);
 void descend_neon(const Descent &, Next, void *);
+double rate_avx2(int64_t rounds, float *result);
+double rate_avx512(int64_t rounds, float *result);
+double rate_neon(int64_t rounds, float *result);
 }  // namespace palmette

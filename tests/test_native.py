@@ -166,6 +166,16 @@ def test_threads_and_chunks_change_no_bit() -> None:
         assert torch.equal(whole, torch.cat([descend(some, 3) for some in ids.split(chunk)]))
 
 
+@built
+def test_a_descent_in_many_calls_has_the_bits_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    of, found = learner(CHAINS["narrow"](5), backend="native"), []
+    for most in (1 << 20, 1, 7, 40):
+        monkeypatch.setattr("palmette.learner.native.CALL_STEPS", most)
+        found.append(trained(of, steps=torch.tensor([0, 33, 90, 5])))
+    assert all(torch.equal(found[0], other) for other in found[1:])
+    assert not torch.equal(found[0], trained(of, steps=torch.tensor([0, 33, 89, 5])))
+
+
 def crowd() -> Population:
     generator = np.random.default_rng(1)
     x = generator.normal(size=(12 * 40, 20)).astype(np.float32)

@@ -92,7 +92,9 @@ def by_hand(case: Case) -> Callable[[], int]:
     devices, steps, batch = case.population.devices, workload.local_steps, workload.batch
     x, y = (jnp.stack([jnp.asarray(pair[at].numpy()) for pair in case.training]) for at in (0, 1))
     generator = numpy_generator(0, "bench order")
-    order = [generator.permutation(workload.samples)[np.arange(steps * batch) % workload.samples] for _ in range(devices)]
+    order = [
+        generator.permutation(workload.samples)[np.arange(steps * batch) % workload.samples] for _ in range(devices)
+    ]
     index = jnp.asarray(np.stack(order).reshape(devices, steps, batch).astype(np.int32))
 
     def device(given: Any) -> Any:

@@ -1,4 +1,9 @@
 // The C interface: looks at what it is given once, then lets threads take one device after the other.
+#if __has_include(<Python.h>)
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#endif
+
 #include "kernel.h"
 
 #include <atomic>
@@ -55,3 +60,11 @@ extern "C" double palmette_multiply_add(int64_t rounds, int64_t instructions) {
     if (instructions == 2) return palmette::rate_avx512(rounds, &result);
     return instructions == 3 ? palmette::rate_neon(rounds, &result) : 0;
 }
+
+#if defined(Py_LIMITED_API)
+// Nobody imports the library, but what looks through all modules of a package must not stumble over it.
+PyMODINIT_FUNC PyInit_library(void) {
+    static PyModuleDef module = {PyModuleDef_HEAD_INIT, "library", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
+    return PyModule_Create(&module);
+}
+#endif

@@ -1,11 +1,8 @@
 // The two products of small matrices that a step is made of, their sums held in registers.
 #pragma once
-#include "vector.h"
+#include "functions.h"
 
 namespace {
-
-inline int64_t blocks(int64_t n, int64_t most) { return (n + most - 1) / most; }
-inline int64_t padded(int64_t n) { return blocks(n, LANES) * LANES; }
 
 // Result (R, C) of products of lines: result[r][c] = bias[c] + sum over i of x[r][i] * w[c][i].
 // The lines of w are padded with zeros; those of x lie where the samples lie, so nothing is read beyond `n`.

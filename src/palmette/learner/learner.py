@@ -59,7 +59,8 @@ class Learner:
         batch_size: Samples per step, or ``"full"`` for all of a device's training samples.
         dtype: Type of the rows.
         device: Where rows and samples live.
-        backend: ``"auto"``, ``"fused"``, ``"vmap"``, ``"compile"`` (vmap through `torch.compile`) or ``"loop"``.
+        backend: ``"auto"``, ``"native"``, ``"fused"``, ``"vmap"``, ``"compile"`` (vmap through `torch.compile`) or
+            ``"loop"``.
         held_out: Share of each device's training samples kept out of training for `LocalWork.loss`.
         memory: Bytes that a converted copy of the samples, or of the features of a frozen beginning, may take.
         optimiser: How devices make steps of gradients; plain gradient descent by default.

@@ -32,6 +32,28 @@ struct Coming {
     int64_t *now, *after, many, next;
 };
 
+// Asks for what the next step will read, line by line of the cache, while this one computes: memory is far slower than a core.
+class Ahead {
+public:
+    Ahead() = default;
+    Ahead(const Samples &from, const int64_t *samples, int64_t many, int64_t times)
+        : from_(&from), sample_(samples), end_(samples + (from.bytes ? 0 : many)),
+          each_(blocks(many * blocks(from.width, LANES), times)) {}
+
+    void operator()() {
+        for (int64_t i = 0; i < each_ && sample_ != end_; ++i) {
+            __builtin_prefetch(static_cast<const float *>(from_->features) + *sample_ * from_->width + at_, 0, 2);
+            at_ += LANES;
+            if (at_ >= from_->width) at_ = 0, ++sample_;
+        }
+    }
+
+private:
+    const Samples *from_ = nullptr;
+    const int64_t *sample_ = nullptr, *end_ = nullptr;
+    int64_t each_ = 0, at_ = 0;
+};
+
 class Worker {
 public:
     explicit Worker(const Descent &d)
@@ -151,10 +173,13 @@ private:
 
     void move(const Operation &what, double rate, const Before &before, Coming &own, int64_t step, int64_t end) {
         own.next = step + 1 < end ? own.batches.take(step + 1, own.after) : 0;
+        const Layer &layer = d_.layers[0];
+        const int64_t backward = layer.learns_weight ? many_outers(layer.outputs, layer.inputs) : 0;
+        Ahead ahead(*d_.samples, own.after, own.next, many_dots(own.many, layer.outputs) + backward);
         place(own.now, own.many);
-        forward(what.at * model_, own.many);
+        forward(what.at * model_, own.many, ahead);
         loss_back(own.now, own.many, static_cast<float>(-rate / static_cast<double>(own.many)));
-        back(what.at * model_, what.into * model_, own.many, before, own.after, own.next);
+        back(what.at * model_, what.into * model_, own.many, before, ahead);
         int64_t *last = own.now;
         own.now = own.after, own.after = last, own.many = own.next;
     }
@@ -194,12 +219,12 @@ private:
     }
 
     // `model` is how far a model lies from the first one, as are `at` and `into` further down.
-    void forward(int64_t model, int64_t many) {
+    void forward(int64_t model, int64_t many, Ahead &ahead) {
         for (int64_t k = 0; k < d_.depth; ++k) {
             const Layer &layer = d_.layers[k];
             const Place &own = layers_.get()[k];
             dots(own.lines, many, own.weight + model, layer.outputs, layer.inputs, own.has_bias ? own.bias + model : nullptr,
-                 own.value, own.out);
+                 own.value, own.out, [&] { if (k == 0) ahead(); });
             if (layer.activation == NONE) continue;
             for (int64_t i = 0; i < many * own.out; i += LANES)
                 store(own.value + i, activated(load(own.value + i), layer.activation));
@@ -226,7 +251,7 @@ private:
         }
     }
 
-    void back(int64_t at, int64_t into, int64_t many, const Before &before, const int64_t *after, int64_t coming) {
+    void back(int64_t at, int64_t into, int64_t many, const Before &before, Ahead &ahead) {
         float *delta = deltas_.get(), *other = delta + widest(d_) * most_;
         for (int64_t k = d_.depth - 1; k >= first_; --k) {
             const Layer &layer = d_.layers[k];
@@ -241,13 +266,13 @@ private:
                     for (int64_t o = 0; o < layer.outputs; ++o) turned_.get()[o * turned + s] = delta[s * own.out + o];
                 for (int64_t o = 0; o < layer.outputs; ++o) below_.get()[o] = own.weight + at + o * own.line;
                 outers(turned_.get(), turned, many, below_.get(), layer.outputs, own.line, nullptr, other,
-                       [](int64_t, int64_t) {});
+                       [] {});
             }
             Before own_before = before;
             if (layer.learns_weight) {
                 if (before.centre) own_before.centre = before.centre + layer.weight, own_before.line = layer.inputs;
                 outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs, &own_before, own.weight + into,
-                       [&](int64_t from, int64_t columns) { if (k == 0) fetch(after, coming, from, columns); });
+                       [&] { if (k == 0) ahead(); });
             }
             if (layer.learns_bias) {
                 if (before.centre) own_before.centre = before.centre + layer.bias;
@@ -255,16 +280,6 @@ private:
             }
             float *last = delta;
             delta = other, other = last;
-        }
-    }
-
-    // Asks for what the next step will read, while this one computes.
-    void fetch(const int64_t *samples, int64_t many, int64_t at, int64_t columns) const {
-        const Samples &from = *d_.samples;
-        if (from.bytes) return;
-        for (int64_t s = 0; s < many; ++s) {
-            const float *line = static_cast<const float *>(from.features) + samples[s] * from.width + at;
-            for (int64_t i = 0; i < columns && at + i < from.width; i += LANES) __builtin_prefetch(line + i, 0, 2);
         }
     }
 

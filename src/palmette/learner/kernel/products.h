@@ -102,12 +102,21 @@ template <class Part> inline void parts(int64_t n, int64_t most, Part part) {
     }
 }
 
+// How many products of registers `dots` and `outers` make.
+inline int64_t many_dots(int64_t rows, int64_t columns) { return blocks(rows, DOT_ROWS) * blocks(columns, DOT_COLUMNS); }
+inline int64_t many_outers(int64_t rows, int64_t n) {
+    return blocks(rows, OUTER_ROWS) * blocks(blocks(n, LANES), OUTER_COLUMNS);
+}
+
 // result (rows, columns) = x (rows, n) times w (columns, n) transposed, plus a bias.
+// `ahead` is called before each product of registers, here and in `outers`.
+template <class Ahead>
 inline void dots(const float *const *x, int64_t rows, const float *w, int64_t columns, int64_t n, const float *bias,
-                 float *result, int64_t out) {
+                 float *result, int64_t out, Ahead ahead) {
     const int64_t line = padded(n);
     parts(columns, DOT_COLUMNS, [&](int64_t c, int64_t many) {
         parts(rows, DOT_ROWS, [&](int64_t r, int64_t some) {
+            ahead();
             Dots<DOT_ROWS, DOT_COLUMNS>::find(some, many)(x + r, w + c * line, line, n, bias ? bias + c : nullptr,
                                                           result + r * out + c, out);
         });
@@ -115,15 +124,14 @@ inline void dots(const float *const *x, int64_t rows, const float *w, int64_t co
 }
 
 // result (rows, n) = sum over k of the outer products of a[k] (rows) and b[k] (n), plus what is kept of `before`.
-// `ahead` is called with a beginning and a number of columns before they are worked on.
 template <class Ahead>
 inline void outers(const float *a, int64_t step, int64_t rows, const float *const *b, int64_t terms, int64_t n,
                    const Before *before, float *result, Ahead ahead) {
     const int64_t line = padded(n), vectors = blocks(n, LANES);
     parts(vectors, OUTER_COLUMNS, [&](int64_t v, int64_t many) {
         const int64_t at = v * LANES, last = least(LANES, n - at - (many - 1) * LANES);
-        ahead(at, many * LANES);
         parts(rows, OUTER_ROWS, [&](int64_t r, int64_t some) {
+            ahead();
             const auto product = Outers<OUTER_ROWS, OUTER_COLUMNS>::find(some, many, last == LANES);
             float *into = result + r * line + at;
             if (before == nullptr || before->centre == nullptr) {

@@ -118,7 +118,7 @@ def test_chunks_in_other_threads_end_with_the_round_that_is_given_up(monkeypatch
 def test_a_descent_in_many_calls_has_the_bits_of_one(batch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for most in (1 << 20, 1, 7, 40):
-        monkeypatch.setattr("palmette.learner.descent.CALL_STEPS", most)
+        monkeypatch.setattr("palmette.learner.descent._CALL_STEPS", most)
         simulation = simulate("permfl", regression([3, 2, 4], unequal=True), 1, backend="fused")
         ids = torch.arange(9)
         device = Device(

@@ -20,7 +20,7 @@ from palmette.task.layout import Layout
 PerRow = float | Tensor
 
 _STEPS = 32  # steps whose batches are addressed at once
-CALL_STEPS, CALL_WORK = 1 << 10, 1 << 28  # steps and products of one call, which takes about a tenth of a second
+_CALL_STEPS, _CALL_WORK = 1 << 10, 1 << 28  # steps and products of one call, which takes about a tenth of a second
 _GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is more than one step's
 
 
@@ -162,7 +162,7 @@ def _run(
     space = backend.space(len(rows), plan.size, fold=True, only=update.only)
     if dropout is None and space.alone(samples):
         # Nothing can stop a call, so a long descent is several of them.
-        most = max(1, min(CALL_STEPS, CALL_WORK // (rows.numel() * plan.size)))
+        most = max(1, min(_CALL_STEPS, _CALL_WORK // (rows.numel() * plan.size)))
         for low in range(begin, end, most):
             go_on()
             high = min(low + most, end)

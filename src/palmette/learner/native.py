@@ -19,7 +19,7 @@ from torch import Tensor
 
 from palmette.learner import kernel
 from palmette.learner.batches import Plan, primes
-from palmette.learner.descent import CALL_STEPS, CALL_WORK, PerRow, Update, column
+from palmette.learner.descent import PerRow, Update, column
 from palmette.learner.fused import FusedBackend
 from palmette.learner.lowering import Layer, NotFused, dense_layers
 from palmette.learner.samples import Samples
@@ -27,6 +27,7 @@ from palmette.task import Task, signs
 
 Floats = npt.NDArray[np.float64]
 
+CALL_STEPS, CALL_WORK = 1 << 12, 1 << 31  # steps and products of one call, which takes about a tenth of a second
 _THREAD = 1 << 21  # multiplications and additions that are worth the start of a thread
 
 

@@ -22,8 +22,7 @@ def markdown(made: Benchmark) -> str:
         mine = [found.get((name, engine, threads)) for name in names]
         speeds.append([label, *(_cell(row) for row in mine)])
         ratios.append([label, *(_number(row, "ratio_to_limit") for row in mine)])
-        if engine not in ("core", "sgemm", "limit", "limit-chunked", "simulator"):
-            times.append([label, *(_number(row, "simulator_ratio") for row in mine)])
+        times.append([label, *(_number(row, "simulator_ratio") for row in mine)])
     parts = [
         "Device-steps per second (median, ± half the distance of the quartiles):",
         _table(["engine", *names], speeds),

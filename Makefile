@@ -12,7 +12,10 @@ export OMP_NUM_THREADS ?= 1
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml constraints.txt
+# The native kernel is built by the installation, where there is a C++ compiler.
+KERNEL := setup.py $(wildcard src/palmette/learner/kernel/*.cpp src/palmette/learner/kernel/*.h)
+
+.venv/ready: pyproject.toml constraints.txt $(KERNEL)
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
@@ -121,11 +124,11 @@ prove-bounds: export PALMETTE_DATA ?= ../shared/data
 prove-bounds:
 	$(PYTHON) proofs/bounds.py
 
-# The benchmark has an environment of its own: pfl-research is compared with, not depended on.
-.venv-bench/ready: pyproject.toml constraints.txt
+# The benchmark has an environment of its own: pfl-research, JAX and fedjax are compared with, not depended on.
+.venv-bench/ready: pyproject.toml constraints.txt $(KERNEL)
 	test -x .venv-bench/bin/python || $(PYTHON) -m venv .venv-bench
 	echo '*' > .venv-bench/.gitignore
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . 'pfl[pytorch]==0.6.0'
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . 'pfl[pytorch]==0.6.0' jax==0.10.2 fedjax==0.0.17
 	touch $@
 
 bench: .venv-bench/ready

@@ -228,7 +228,7 @@ def test_devices_without_samples_of_a_split_score_nothing(backend: str) -> None:
 def test_the_fused_backend_is_chosen_and_says_so() -> None:
     of = learner("cnn", "auto")
     assert of.backend.name == "fused"
-    assert "the first of fused, vmap and loop" in of.reason
+    assert of.reason == "the first of native, fused, vmap and loop that can run this model"
 
 
 class Skip(nn.Module):
@@ -299,4 +299,4 @@ def test_compiling_is_an_option_and_agrees_with_loop() -> None:
         assert made.backend.name == backend
         found.append(LocalWork(made, torch.arange(5), 0, torch.zeros(5, dtype=torch.int64)).gradient(rows, "next"))
     torch.testing.assert_close(*found, atol=1e-5, rtol=1e-5)
-    assert Learner(task, people).backend.name == "fused"
+    assert Learner(task, people).backend.name in ("native", "fused")

@@ -47,7 +47,7 @@ def by_hand(at: int, count: int, number: int) -> int:
         return int(address.mix(base, torch.tensor([counter]))[0]) & MASK
 
     bits = hashed(at, passed)
-    stride = int(batches._primes()[(bits & ((1 << 62) - 1)) % batches._PRIMES])
+    stride = int(batches.primes()[(bits & ((1 << 62) - 1)) % batches._PRIMES])
     offset = (hashed(bits, 0) & ((1 << 62) - 1)) % count
     return (stride * within + offset) % count
 
@@ -193,7 +193,7 @@ def test_inputs_are_not_written_into() -> None:
 
 
 def test_strides_are_primes_above_any_number_of_samples() -> None:
-    primes = batches._primes().tolist()
+    primes = batches.primes().tolist()
     assert len(set(primes)) == batches._PRIMES
     assert all((1 << 30) < prime < (1 << 31) for prime in primes)
     for prime in primes[:: len(primes) // 4]:

@@ -2,18 +2,19 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from palmette.bench import ENGINES, WORKLOADS, Timing, Workload, benchmark
+from palmette.bench import ENGINES, WORKLOADS, Timing, Workload, benchmark, in_jax
 from palmette.bench import peer as peer_module
-from palmette.bench.engines import Lane
+from palmette.bench.engines import Lane, lanes
 from palmette.bench.figures import FIGURES, figures
 from palmette.bench.jobs import PARTS, Job, jobs
-from palmette.bench.limit import products
+from palmette.bench.limit import _multiplications, core, products, sgemm
 from palmette.bench.markdown import markdown
 from palmette.bench.measure import measure, paired, rows, turns
 from palmette.bench.run import Benchmark
@@ -46,7 +47,7 @@ def made() -> Benchmark:
 
 
 def test_every_engine_has_a_row_with_positive_speed_and_ratio(made: Benchmark) -> None:
-    expected = {name for name in ENGINES if name != "pfl" or peer_module.installed()}
+    expected = {name for name, engine in ENGINES.items() if not engine.missing()}
     assert {row["engine"] for row in made.rows} == expected
     for row in made.rows:
         assert set(NAMES) <= row.keys()
@@ -70,10 +71,34 @@ def test_overhead_is_what_the_simulator_adds_to_the_learner(made: Benchmark) -> 
     assert [key for key, value in overheads.items() if value is not None] == [("simulator", 1)]
 
 
-@pytest.mark.parametrize("name", [name for name in ENGINES if name != "pfl" or peer_module.installed()])
+@pytest.mark.parametrize("name", [name for name, engine in ENGINES.items() if not engine.missing()])
 def test_every_engine_takes_the_steps_of_its_workload(name: str) -> None:
     unit = ENGINES[name].make(Case(TINY, Clock()), 1).unit
-    assert unit() == unit() == 6 * 2 * (2 if name == "simulator" else 1)
+    if name in ("core", "sgemm"):
+        assert unit() == unit() > 0
+    else:
+        assert unit() == unit() == 6 * 2 * (2 if name == "simulator" else 1)
+
+
+def test_a_core_s_limits_count_the_multiplications_of_all_products() -> None:
+    # Forward and gradient of both layers, and what goes back from the second to the first: of 3 samples, for 6 x 2 steps.
+    assert _multiplications(Case(TINY, Clock())) == 12 * 3 * (2 * 6 * 4 + 3 * 4 * 10)
+    large = Case(WORKLOADS["dnn 784-100-10"], Clock())
+    assert sgemm(large)() == pytest.approx(800, rel=0.1)  # nearly the steps of an exchange
+    if not ENGINES["core"].missing():
+        assert core(large)() == pytest.approx(800, rel=0.01)
+
+
+def test_engines_that_do_not_fit_a_workload_are_left_out_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_jax, "find_spec", lambda name: True)
+    monkeypatch.setattr(in_jax, "by_hand", lambda case: lambda: 1)
+    images = replace(TINY, name="images", model="cnn", shape=(1, 8, 8), options={})
+    lanes_, notes = lanes(Case(images, Clock()), ["jax", "native", "plain"], [1])
+    assert [lane.engine for lane in lanes_] == ["plain"]
+    assert "images has no row of JAX" in " ".join(notes)
+    assert "native" in " ".join(notes)
+    monkeypatch.setattr(in_jax, "find_spec", lambda name: None)
+    assert lanes(Case(TINY, Clock()), ["fedjax"], [1]) == ([], [in_jax.MISSING.format("fedjax")])
 
 
 def test_an_engine_that_is_not_installed_is_left_out_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +197,16 @@ def test_figures_hold_promises_against_the_rows() -> None:
         [
             row | {"engine": "fused", "ratio_to_limit": 0.9},  # the bare learner is not what is promised
             row | {"engine": "simulator", "ratio_to_limit": 0.6, "overhead": 0.05},
+            row | {"engine": "jax", "simulator_ratio": 1.4},
             row | {"engine": "simulator", "threads": 2, "speed_up": 1.6},
         ]
     )
-    assert [(entry["measured"], entry["met"]) for entry in found] == [(0.6, False), (1.6, True), (0.05, True)]
+    assert [(entry["measured"], entry["met"]) for entry in found] == [
+        (1.4, False),
+        (0.6, False),
+        (1.6, True),
+        (0.05, True),
+    ]
     large = {"devices": 100_000, "time_ratio_to_1000": 1.4}
     assert [(entry["measured"], entry["met"]) for entry in figures([], [large])] == [(1.4, False)]
     job = {"job": "cnn 32-64", "seconds": 20.0, "estimate": 2.0, "peak_bytes": 1.5e9}

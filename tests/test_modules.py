@@ -370,7 +370,7 @@ def test_two_thousand_heads_over_a_frozen_encoder_take_seconds() -> None:
     method = pm.PerMFL(team_steps=2, local_steps=20, alpha=0.3, lam=0.01)
     simulation = pm.Simulation(method, crowd, task, rounds=2)
     simulation.step()
-    assert simulation.learner.backend.name == "fused"
+    assert simulation.learner.backend.name in ("native", "fused")
     assert len(simulation.learner.data.y) == 16_000 <= Encoder.seen < 16_100  # each sample once, and a few to try it on
     assert {entry.bytes_down for entry in simulation.ledger.entries.values()} == {20 * 4 * 99, 2 * 2000 * 4 * 99}
     found = pm.evaluate(simulation)

@@ -97,7 +97,7 @@ def test_a_command_line_run_writes_its_data_defaults_and_versions_down() -> None
         "test": 0.25, "pixels": "signed", "shift": "rotate",
     }  # fmt: skip
     assert written["model"] == {"name": "mclr", "l2": 0.0, "loss": "cross-entropy", "start": "zero"}
-    assert set(written["versions"]) == {"palmette", "python", "torch"}
+    assert set(written["versions"]) == {"palmette", "python", "torch", "kernel"}
     assert written["versions"]["torch"] == torch.__version__
     runs_again()
 

@@ -396,14 +396,15 @@ def test_many_differences_are_told_in_short() -> None:
     assert told == ["the settings " + ", ".join(f"a{number} (was 1, is 2)" for number in range(5)) + " and 4 more"]
 
 
-@pytest.mark.parametrize("name", ["palmette", "torch", "Python", "CPU"])
+@pytest.mark.parametrize("name", ["palmette", "torch", "Python", "CPU", "kernel"])
 def test_another_environment_is_said_aloud_and_goes_on(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ZeroDivisionError):
         execute(make_config(DIGITS), tmp_path / "cut", observer=Killer(2))
     now = palmette.runs.fingerprint.environment()
-    assert set(Files(tmp_path / "cut").read_sealed(IDENTITY)["environment"]) == {"palmette", "torch", "Python", "CPU"}
+    assert set(Files(tmp_path / "cut").read_sealed(IDENTITY)["environment"]) == set(now)
+    assert name in now
     monkeypatch.setattr(palmette.runs.fingerprint, "environment", lambda: {**now, name: "0.0"})
     with pytest.warns(UserWarning, match=rf"began with {name} \S+ \(now 0\.0\): its last bits may differ"):
         resume(tmp_path / "cut")

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from palmette.algorithms import PerMFL
-from palmette.bench import peer, plain
-from palmette.bench.limit import limit
+from palmette.bench import in_jax, peer, plain
+from palmette.bench.limit import core, limit, sgemm
 from palmette.bench.workloads import PULL, RATE, Case, pick, start_rows
 from palmette.engines.simulate import Simulation
-from palmette.learner import Learner, LocalWork
+from palmette.learner import Learner, LocalWork, kernel
+from palmette.learner.lowering import NotFused
+from palmette.learner.native import NativeBackend
 from palmette.protocol import Device, State
 from palmette.protocol.settings import build
 
@@ -47,6 +49,7 @@ class Engine:
         make: Makes it ready for a case, once per number of threads.
         threaded: Whether it runs at other numbers of threads than one.
         missing: Why it cannot run here, or nothing.
+        unfit: Why it cannot run a workload, or nothing.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Engine:
     make: Callable[[Case, int], Lane]
     threaded: bool = False
     missing: Callable[[], str] = lambda: ""
+    unfit: Callable[[Case], str] = lambda case: ""
 
 
 def _learner(backend: str) -> Callable[[Case, int], Lane]:
@@ -83,7 +87,7 @@ def _learner(backend: str) -> Callable[[Case, int], Lane]:
 
 
 def _simulator(case: Case, threads: int) -> Lane:
-    """Make PerMFL rounds through the simulator with the fused backend, the time inside the learner taken down."""
+    """Make PerMFL rounds through the simulator, its backend chosen as in any run, the time inside the learner taken down."""
     workload, clock, spent = case.workload, case.clock, [0.0]
 
     class Timed(PerMFL):
@@ -95,7 +99,7 @@ def _simulator(case: Case, threads: int) -> Lane:
 
     steps = {"local_steps": workload.local_steps, "team_steps": workload.team_steps}
     algorithm = build(Timed, "permfl", {**steps, "alpha": RATE, "lam": PULL, "batch_size": workload.batch})
-    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, backend="fused", threads=threads)
+    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, threads=threads)
 
     def unit() -> int:
         before = simulation.device_steps
@@ -115,13 +119,49 @@ def _chunked(case: Case) -> Unit:
     return limit(case, learner.chunk(case.population.devices))
 
 
+def _no_kernel() -> str:
+    found = kernel.find()
+    return f"there is no native kernel here, so it has no row: {found}" if isinstance(found, str) else ""
+
+
+def _not_native(case: Case) -> str:
+    try:
+        NativeBackend(case.task, torch.float32, torch.device("cpu"))
+    except NotFused as error:
+        return f"{case.workload.name} has no row of native: {error}"
+    return ""
+
+
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
+        Engine("core", "as many multiplications in registers alone", _alone(core, "core"), missing=_no_kernel),
+        Engine("sgemm", "as many multiplications in large products", _alone(sgemm, "sgemm")),
         Engine("limit", "the matrix products of the steps alone, all devices in one call", _alone(limit, "limit")),
         Engine("limit-chunked", "the same products in the learner's chunks", _alone(_chunked, "limit-chunked")),
         Engine("fused", "palmette's learner: stacked products, the step folded in", _learner("fused")),
-        Engine("simulator", "PerMFL rounds in palmette's simulator, fused backend", _simulator, threaded=True),
+        Engine(
+            "native",
+            "palmette's learner: dense chains in the native kernel",
+            _learner("native"),
+            missing=_no_kernel,
+            unfit=_not_native,
+        ),
+        Engine("simulator", "PerMFL rounds in palmette's simulator", _simulator, threaded=True),
+        Engine(
+            "jax",
+            "JAX by hand: lax.map over devices of a scan over steps",
+            _alone(in_jax.by_hand, "jax"),
+            missing=lambda: in_jax.missing("jax"),
+            unfit=in_jax.unfit,
+        ),
+        Engine(
+            "fedjax",
+            "fedjax, federated averaging",
+            _alone(in_jax.fedjax, "fedjax"),
+            missing=lambda: in_jax.missing("fedjax"),
+            unfit=in_jax.unfit,
+        ),
         Engine("vmap", "palmette's learner: torch.func.vmap of grad", _learner("vmap")),
         Engine("loop", "palmette's learner: device after device, for debugging", _learner("loop")),
         Engine("plain", "a plain PyTorch loop over devices", _alone(plain.without_loader, "plain")),
@@ -152,7 +192,7 @@ def lanes(case: Case, engines: list[str] | None, threads: list[int]) -> tuple[li
     made: list[Lane] = []
     notes: list[str] = []
     for engine in pick("engine", engines, ENGINES):
-        if reason := engine.missing():
+        if reason := engine.missing() or engine.unfit(case):
             notes.append(reason)
             continue
         made += [engine.make(case, number) for number in (threads if engine.threaded else [1])]

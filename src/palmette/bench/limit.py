@@ -1,4 +1,9 @@
-"""The matrix-product limit: the products a step cannot do without, and nothing else.
+"""Limits: the products a step cannot do without, and nothing else; and how fast a core could do them at best.
+
+`limit` does the products of many small matrices as torch does them (``bmm``). It bounds what is built of such calls, and
+nothing else: code that holds a model in cache is faster. Two further limits are as many multiplications and additions in one
+large product (`sgemm`: the rate of torch's library where the shape suits it best) and in registers alone (`core`: the rate of
+the core's own multiply-add units, which no program exceeds).
 
 For every layer of a step, in the natural order of operands, each product writing new memory:
 
@@ -22,6 +27,7 @@ from torch import Tensor, nn
 from palmette.address import torch_generator
 from palmette.bench.workloads import Case
 from palmette.errors import BadInput
+from palmette.learner import kernel
 
 _MEMORY = 1 << 23  # numbers in the operands beyond which devices are taken in parts: more would measure the memory
 
@@ -89,3 +95,45 @@ def _step(layers: list[tuple[Tensor, Tensor, Tensor]]) -> None:
         torch.bmm(delta.mT, x)
         if number:
             torch.bmm(delta, weight)
+
+
+_LARGE = 768  # rows and columns of the large product: its three matrices fit a cache of 8 MB
+
+
+def _multiplications(case: Case) -> int:
+    """Return how many numbers all devices' steps of one exchange multiply and add in their products."""
+    workload = case.workload
+    with torch.no_grad():
+        sizes = products(case.task.module, torch.zeros(workload.batch, *workload.shape))
+    one = sum(p.rows * p.inputs * p.outputs * (3 if number else 2) for number, p in enumerate(sizes))
+    return one * workload.local_steps * case.population.devices
+
+
+def sgemm(case: Case) -> Callable[[], int]:
+    """Make as many multiplications as the steps of an exchange need, as products of large matrices."""
+    times = max(1, round(_multiplications(case) / _LARGE**3))
+    steps = times * _LARGE**3 * case.workload.local_steps * case.population.devices / _multiplications(case)
+    generator = torch_generator(0, "bench operands")
+    one, other = (torch.randn(_LARGE, _LARGE, generator=generator) for _ in range(2))
+
+    def unit() -> int:
+        for _ in range(times):
+            torch.mm(one, other)
+        return round(steps)
+
+    return unit
+
+
+def core(case: Case) -> Callable[[], int]:
+    """Make as many multiplications as the steps of an exchange need, in registers alone."""
+    found = kernel.find()
+    if isinstance(found, str):
+        raise BadInput(f"the engine core needs the native kernel: {found}")
+    rounds = max(1, round(_multiplications(case) / found.multiply_add(1)))
+
+    def unit() -> int:
+        return round(
+            found.multiply_add(rounds) / _multiplications(case) * case.workload.local_steps * case.population.devices
+        )
+
+    return unit

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from palmette.learner import kernel
+
 _CPUINFO = Path("/proc/cpuinfo")
 
 
 def machine() -> dict[str, Any]:
     """Describe the machine, its load and the versions that matter."""
-    cpu = torch.backends.cpu.get_cpu_capability()
+    cpu, found = torch.backends.cpu.get_cpu_capability(), kernel.find()
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -26,7 +28,8 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "palmette": _version("palmette"),
-        "pfl": _version("pfl"),
+        "kernel": found if isinstance(found, str) else found.name,
+        **{name: _version(name) for name in ("pfl", "jax", "fedjax")},
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
     }

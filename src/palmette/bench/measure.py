@@ -106,6 +106,7 @@ def rows(workload: str, lanes: Sequence[Lane], trials: list[list[Trial]]) -> lis
                 "spread": (high - low) / statistics.median(mine),
                 "ratio_to_limit": paired(mine, at_one.get("limit")),
                 "ratio_to_limit_chunked": paired(mine, at_one.get("limit-chunked")),
+                "ratio_to_core": paired(mine, at_one.get("core")),
                 "fused_ratio": paired(at_one.get("fused"), mine),
                 "simulator_ratio": paired(at_one.get("simulator"), mine),
                 "speed_up": paired(mine, at_one.get(lane.engine)) if lane.threads > 1 else None,

@@ -20,9 +20,10 @@ from palmette.report import style
 from palmette.report.picture import save
 from palmette.values import size
 
-_COLOURS = {"limit": style.FAINT, "limit-chunked": style.FAINT, "fused": style.BLUE, "simulator": style.SKY}
+_LIMITS = ("core", "sgemm", "limit", "limit-chunked")
+_COLOURS = dict.fromkeys(_LIMITS, style.FAINT) | {"fused": style.BLUE, "native": style.BLUE, "simulator": style.SKY}
 _PALMETTE, _OTHERS = style.GREEN, style.VERMILION
-_OTHER_ENGINES = ("plain", "plain-loader", "pfl")
+_OTHER_ENGINES = ("plain", "plain-loader", "pfl", "jax", "fedjax")
 
 
 def report(made: Benchmark) -> RenderableType:
@@ -114,14 +115,16 @@ def _table(first: str, *names: str) -> Table:
 
 
 def speed(value: float) -> str:
-    """Write a speed, with a decimal where it is small."""
+    """Write a speed, with a decimal where it is small and in millions where it is large."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} M"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def _times(row: dict[str, Any]) -> str:
     """Write how many times as fast as an engine the simulator is; a limit has no such number."""
     ratio = row["simulator_ratio"]
-    if ratio is None or row["engine"] in ("limit", "limit-chunked", "simulator"):
+    if ratio is None or row["engine"] in (*_LIMITS, "simulator"):
         return ""
     return f"{ratio:.3g}x"
 

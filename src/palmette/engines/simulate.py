@@ -231,6 +231,7 @@ class Simulation:
         size = min(self._chunk or self.learner.chunk(count), count)
         chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
         threads = self.threads if self.learner.worth_a_thread(size) else 1
+        self.learner.inside = max(1, self.threads // min(threads, len(chunks)))
         others: dict[int, Future[tuple[Any, int]]] = {}
         begun = 0
         try:

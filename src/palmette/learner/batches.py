@@ -59,7 +59,7 @@ def _is_prime(number: int) -> bool:
 
 
 @lru_cache
-def _primes() -> Counts:
+def primes() -> Counts:
     """Return primes spread over 2**30 to 2**31: larger than any device's number of samples."""
     found = []
     for slot in range(_PRIMES):
@@ -112,7 +112,7 @@ def lines(
     passes -= early
     late = int((passes[-1] + (within[-1] + size > n)).max())
     table = mix(address, early + np.arange(late + 1)[:, None])
-    stride = _primes()[table & _WHICH] % n
+    stride = primes()[table & _WHICH] % n
     offset = (mix(table, _ZERO) & _LOW).astype(np.int64) % n
     slope = stride[passes, device]
     start = (slope * within + offset[passes, device]) % n

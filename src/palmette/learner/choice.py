@@ -14,15 +14,17 @@ from torch._C import _functorch as functorch
 from palmette.errors import BadInput
 from palmette.learner.backends import Backend, CompiledBackend, Feed, LoopBackend, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend
 from palmette.task import Task
 
 BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
+    "native": NativeBackend,
     "fused": FusedBackend,
     "vmap": VmapBackend,
     "compile": CompiledBackend,
     "loop": LoopBackend,
 }
-"""The backends; ``auto`` tries fused, then vmap, then loop. Compiling is only done where it is asked for."""
+"""The backends; ``auto`` tries native, fused, vmap and loop, in this order. Compiling is only done where it is asked for."""
 
 _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
 _LETTERS = 200  # of an error of torch that are repeated
@@ -57,12 +59,17 @@ def choose(
         plain = loop, _gradient(loop, task, dtype, probe)
     loop, expected = plain
     reasons: list[str] = []
-    for kind in ("fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
+    for kind in ("native", "fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
         backend, told = _tried(kind, task, dtype, device, probe, expected)
         if backend is not None:
-            why = "the first of fused, vmap and loop that can run this model" if name == "auto" else "as you asked"
+            why = (
+                "the first of native, fused, vmap and loop that can run this model"
+                if name == "auto"
+                else "as you asked"
+            )
             return backend, "; ".join([*reasons, *told, why])
-        reasons += [f"{kind} {text}" for text in told]
+        # Of most models nobody expects that they are for the kernel; where they are and there is none, it is said.
+        reasons += [f"{kind} {text}" for text in told if kind != "native" or "native kernel" in text]
         if name != "auto":
             raise BadInput(f"backend {name!r} {told[0]}; use backend 'auto'")
     return loop, "; ".join([*reasons, "loop runs any model" if name == "auto" else "as you asked"])

@@ -18,6 +18,7 @@ from palmette.learner.backends import Stack
 from palmette.learner.beginning import Beginning, apart, encode
 from palmette.learner.choice import choose, refuse_single_samples, refuse_unrepeatable
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend
 from palmette.learner.optimisers import Optimiser
 from palmette.learner.place import place
 from palmette.learner.samples import Samples
@@ -58,7 +59,8 @@ class Learner:
         batch_size: Samples per step, or ``"full"`` for all of a device's training samples.
         dtype: Type of the rows.
         device: Where rows and samples live.
-        backend: ``"auto"``, ``"fused"``, ``"vmap"``, ``"compile"`` (vmap through `torch.compile`) or ``"loop"``.
+        backend: ``"auto"``, ``"native"``, ``"fused"``, ``"vmap"``, ``"compile"`` (vmap through `torch.compile`) or
+            ``"loop"``.
         held_out: Share of each device's training samples kept out of training for `LocalWork.loss`.
         memory: Bytes that a converted copy of the samples, or of the features of a frozen beginning, may take.
         optimiser: How devices make steps of gradients; plain gradient descent by default.
@@ -69,6 +71,7 @@ class Learner:
         reason: Why it is this one, in plain words.
         told: Further sentences about how the model is computed.
         doubts: Such sentences that a user should see.
+        inside: Threads that one call of the native kernel may use; they change no result.
         used: What of `LocalWork` programs have called so far: ``"descend"`` follows the run's optimiser, ``"steps"`` change
             running statistics.
     """
@@ -124,10 +127,15 @@ class Learner:
         self.backend, self.reason = choose(
             *(backend, task, dtype, self.device, (x[None], y[None])), None if isinstance(found, Beginning) else plain
         )
+        if isinstance(self.backend, NativeBackend):
+            self.told.append(
+                f"the native kernel uses {self.backend.kernel.name}; all instruction sets give the same bits"
+            )
         if task.mixes_samples and self._batch_of_one():
             refuse_single_samples(task, dtype, (x[None], y[None]), self._batch_of_one())
         self.scorer = Scorer(task, population, self.data, self.backend, held_out=self.held_out)
         self.width = task.layout.width
+        self.inside = 1
         self._unwanted = threading.Event()
 
     def probe(self) -> Tensor:
@@ -209,7 +217,9 @@ class Learner:
         """
         fits = max(1, min(_MOST, _CACHE // (2 * self.width + self._batch * self.data.width)))
         least = min(fits, _MOST // 2, math.ceil(_WORK / self._cost))
-        chunks = min(2, participants)
+        # One call of the native kernel uses several threads itself, so where a step is little work, one chunk is enough.
+        few = isinstance(self.backend, NativeBackend) and participants * self._cost < 2 * _ALONGSIDE
+        chunks = 1 if few else min(2, participants)
         while math.ceil(participants / chunks) > fits:
             chunks *= 2
         while chunks < _CHUNKS and math.ceil(participants / (2 * chunks)) >= least:

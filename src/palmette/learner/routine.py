@@ -6,17 +6,21 @@ fused backend's memory at every step. A routine is told as data, so the rows sta
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from palmette.learner import dense
+from palmette.learner import dense, kernel
 from palmette.learner.batches import Plan, positions
 from palmette.learner.dense import gather, ones, step
 from palmette.learner.descent import PerRow, column
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend, told_of
 from palmette.learner.samples import Samples
 from palmette.learner.steps import Stream
 
@@ -221,6 +225,52 @@ def fused(
             *(source.view(len(source), -1), affine, samples.y, memory, lines, many, backend.loss),
         )
     return {name: space.store() for name, space in zip(names, spaces, strict=True)}
+
+
+def native(
+    backend: NativeBackend,
+    samples: Samples,
+    rows: Mapping[str, Tensor],
+    routine: Routine,
+    steps: int,
+    plans: Mapping[Move, Plan | None],
+    factor: float,
+    go_on: Callable[[], None],
+    threads: int,
+) -> dict[str, Tensor] | None:
+    """Go through a routine in the native kernel; return ``None`` where that is not possible.
+
+    Args:
+        backend: Whose kernel.
+        samples: Where batches are read.
+        rows: Named rows; they are not changed.
+        routine: What happens in a step.
+        steps: How many times.
+        plans: The batches of each move; ``None`` for samples too many to take at once.
+        factor: What the learning rates are multiplied by in this round.
+        go_on: Raises an error when the steps are no longer wanted.
+        threads: How many threads may share the devices.
+    """
+    known = {one: plan for one, plan in plans.items() if plan is not None}
+    if len(known) < len(plans) or not backend.reads(samples):
+        return None
+    names, told = list(rows), {one: told_of(plan) for one, plan in known.items()}
+    numbers = [_factor(one, factor) for one in routine]
+    operations = []
+    for one, number in zip(routine, numbers, strict=True):
+        into, at = names.index(one.into), names.index(one.one if isinstance(one, Mix) else one.at or one.into)
+        other = names.index(one.other) if isinstance(one, Mix) and one.other is not None else -1
+        plan = ctypes.pointer(told[one]) if isinstance(one, Move) else None
+        operations.append(kernel.Operation(into, at, other, number.ctypes.data, len(number) > 1, plan))
+    stack, batch = torch.stack([rows[name] for name in names], 1), max(plan.size for plan in known.values())
+    after = backend.iterate(samples, stack, operations, steps, batch, go_on, threads)
+    return {name: after[:, k].contiguous() for k, name in enumerate(names)}
+
+
+def _factor(one: Mix | Move, factor: float) -> npt.NDArray[np.float64]:
+    """Return the share of a mixture or the rate of a move: one number, or one per row."""
+    value = one.share if isinstance(one, Mix) else factor * one.lr
+    return np.atleast_1d(torch.as_tensor(value, dtype=torch.float64).cpu().flatten().numpy())
 
 
 def _told(one: Mix | Move, names: list[str]) -> list[int]:

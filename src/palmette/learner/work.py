@@ -14,9 +14,10 @@ from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
 from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
+from palmette.learner.native import NativeBackend
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
 from palmette.learner.outputs import Outputs, features_of, outputs_of
-from palmette.learner.routine import Move, Routine, fused, stepwise
+from palmette.learner.routine import Move, Routine, fused, native, stepwise
 from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
 from palmette.learner.steps import BatchKind, Epochs, Parts, Steps
@@ -142,6 +143,10 @@ class LocalWork(Steps):
         wanted, taken = self._wanted(steps, batch), self._taken(batch, steps)
         plan = self._plan(batch, taken, epochs=isinstance(steps, Epochs))
         backend = learner.backend
+        if isinstance(backend, NativeBackend) and plan is not None and backend.takes(learner.data, update):
+            with self._blame(self.ids):
+                after = backend.descend(learner.data, rows, wanted, update, plan, learner.go_on, learner.inside)
+            return after, remembered
         if isinstance(backend, FusedBackend) and update.uniform and plan is not None:
             dropout = self._dropout(taken.call) if backend.has_dropout else None
             with self._blame(self.ids):
@@ -174,7 +179,12 @@ class LocalWork(Steps):
             factor = rule.factor(self.round, self._all_rounds)
             plans = {one: self._plan(one.batch, one.batch) for one in moves}
             with self._blame(self.ids):
-                after = fused(learner.backend, learner.data, rows, routine, steps, plans, factor, learner.go_on)
+                given = (learner.data, rows, routine, steps, plans, factor, learner.go_on)
+                after = None
+                if isinstance(learner.backend, NativeBackend):
+                    after = native(learner.backend, *given, learner.inside)
+                if after is None:
+                    after = fused(learner.backend, *given)
             if after is not None:
                 learner.used.update(("descend", "steps"))
                 for one in moves:

@@ -20,7 +20,7 @@ from palmette.engines import rules
 from palmette.engines.store import rows_bytes
 from palmette.errors import BadInput, nearest
 from palmette.files import MissingFile, is_file
-from palmette.learner import Optimiser
+from palmette.learner import Optimiser, kernel
 from palmette.learner.learner import keeps
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
@@ -286,7 +286,8 @@ def about(task: Task) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions that the last bits of a result may depend on."""
-    return {"palmette": own_version(), "python": platform.python_version(), "torch": torch.__version__}
+    told = {"palmette": own_version(), "python": platform.python_version(), "torch": torch.__version__}
+    return {**told, "kernel": kernel.version()}
 
 
 @cache

@@ -19,6 +19,7 @@ import torch
 
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.learner import kernel
 from palmette.population import Population
 from palmette.runs.config import RunConfig, own_version
 from palmette.runs.digests import described, digest_of
@@ -160,6 +161,7 @@ def environment() -> dict[str, str]:
         "torch": torch.__version__,
         "Python": platform.python_version(),
         "CPU": processor,
+        "kernel": kernel.version(),
     }
 
 

@@ -145,8 +145,8 @@ class EngineConfig(Part):
     """How a run is computed; only ``dtype``, ``chunk``, ``backend`` and ``device`` can change the rounding of a result.
 
     Attributes:
-        backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the
-            first of these that can compute the model.
+        backend: Backend, the way gradients are computed: ``"native"`` (dense models in a compiled kernel),
+            ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the first of these that can compute the model.
         dtype: Floating-point type of models and gradients.
         device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
         chunk: Devices that are computed together; by default chosen from the size of the model.

@@ -14,6 +14,7 @@ from palmette.engines.evaluation import evaluate
 from palmette.engines.separate import Machine, run_separately
 from palmette.engines.simulate import Simulation
 from palmette.errors import PalmetteError
+from palmette.learner import kernel
 from palmette.links import Link, Participation
 from palmette.population import Population
 from palmette.protocol import Algorithm
@@ -60,6 +61,15 @@ def backends_agree(method: Algorithm) -> None:
             *(first, other, torch.float64, f"the backends loop and {other.learner.backend.name} differ"),
             "take gradients from node.descend, node.gradient, node.minimise or node.oracle alone",
         )
+    if isinstance(kernel.find(), str):
+        return  # the native kernel is not there
+    one, other = (
+        simulate(method, _people(method), 2, backend=name, dtype=torch.float32) for name in ("loop", "native")
+    )
+    _close(
+        *(one, other, torch.float32, "the backends loop and native differ"),
+        "take gradients from node.descend, node.gradient, node.minimise or node.oracle alone",
+    )
 
 
 def separate_nodes(method: Algorithm) -> None:

@@ -11,14 +11,14 @@ from palmette.task.models.text import charlstm, lm, transformer
 _COLOUR = "colour images of 32 x 32 pixels in ten classes"
 
 MODELS: dict[str, Model] = {
-    "mclr": Model(mclr),
-    "dnn": Model(dnn),
+    "mclr": Model(mclr, "native"),
+    "dnn": Model(dnn, "native"),
     "cnn": Model(cnn),
     "vgg": Model(vgg, otherwise={"norm=batch": "vmap"}, shape=(3, 32, 32), example=_COLOUR),
     "resnet": Model(resnet, "vmap", shape=(3, 32, 32), example=_COLOUR),
-    "linear": Model(linear),
+    "linear": Model(linear, "native"),
     "logistic": Model(
-        logistic, shape=(20,), outputs=2, example="samples of 20 numbers in two classes", loss="logistic"
+        logistic, "native", shape=(20,), outputs=2, example="samples of 20 numbers in two classes", loss="logistic"
     ),
     "lm": Model(
         lm,

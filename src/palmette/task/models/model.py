@@ -18,7 +18,7 @@ class Model:
 
     Attributes:
         make: Makes the module: ``make(shape, outputs, *, seed, ...)``, with its settings as further keywords.
-        backend: The backend that ``auto`` takes for it on a CPU; a test compares it with what is taken.
+        backend: The backend that ``auto`` takes for it on a CPU, in float32; a test compares it with what is taken.
         otherwise: The backend with other settings, where it is another, as in ``{"norm=batch": "vmap"}``.
         shape: Shape of an example sample.
         outputs: Number of classes of the example.
@@ -41,7 +41,8 @@ class Model:
     @property
     def backends(self) -> str:
         """The backend in words, as in ``fused; vmap with model.norm=batch``."""
-        return "; ".join([self.backend, *(f"{name} with model.{setting}" for setting, name in self.otherwise.items())])
+        first = "native, or fused where the kernel is not built" if self.backend == "native" else self.backend
+        return "; ".join([first, *(f"{name} with model.{setting}" for setting, name in self.otherwise.items())])
 
     def choices(self) -> list[dict[str, str]]:
         """Return every value, but for the default, of the settings that have only a few: each as settings to make it with."""

@@ -149,6 +149,23 @@ def test_methods_without_a_theorem_and_samples_given_as_objects_are_told(folder:
     assert "given as objects of Python" in told["reason"]
 
 
+def test_a_page_runs_no_code_that_a_run_names(tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "import torch\nfrom palmette.algorithms import PerMFL\n\n\n"
+        'class Mine(PerMFL):\n    """Mine."""\n\n    name = "mine"\n\n\n'
+        "def make():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    people = pm.make_population("digits", tree="2x3")
+    pm.run(f"{code}:Mine", people, rounds=1, out=tmp_path / "algorithm", progress=False)
+    pm.run("permfl", people, f"{code}:make", rounds=1, out=tmp_path / "model", progress=False)
+    code.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    for folder in ("algorithm", "model"):
+        (run,) = collect([tmp_path / folder])["runs"]
+        assert "which a page never runs" in run["theorem"]["reason"]
+        assert not (tmp_path / "sprung").exists()
+
+
 def test_warnings_of_a_run_stand_on_its_page(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="alpha = 10000 is"), pytest.raises(pm.Diverged):
         digits("permfl", tmp_path / "run", settings={"alpha": 1e4})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -11,11 +11,11 @@ from typing import Any
 
 from palmette.errors import BadInput
 from palmette.page import words
-from palmette.page.compact import plain
 from palmette.page.comparison import Methods, comparison
 from palmette.page.people import people
 from palmette.page.run import run_data, state
 from palmette.page.theorem import theorem
+from palmette.page.tried import choices, tried
 from palmette.report.verdict import safe_choice, tally, verdict
 from palmette.runs import Result
 from palmette.runs.fingerprint import kept_in, of_another_population
@@ -120,20 +120,23 @@ def _single_run(folder: Path, made: Collection) -> dict[str, Any]:
     made.add(result, result.config.label)
     run = made.runs[0]
     population = None if run["population"] is None else made.populations[run["population"]]
-    return {"kind": "run", **words.about_run(run, population), "groups": [], "live": run["state"] == "running"}
+    return {"kind": "run", **words.about_run(run, population), "groups": [], "state": run["state"]}
 
 
 def _study(study: Study, made: Collection) -> dict[str, Any]:
     """Return the page of one study: compared methods, a sweep, or the demo."""
-    told: dict[str, Any] = {"kind": study.plan.kind, "progress": _progress(study), "live": not study.finished}
+    how = "finished" if study.finished else "running" if Folder(study.folder).busy else "stopped"
+    told: dict[str, Any] = {"kind": study.plan.kind, "state": how, "folder": str(study.folder)}
+    told["progress"] = _progress(study)
     if study.plan.kind == "demo":
-        return told | _demo(study, made)
+        demo = _demo(study, made)
+        return told | demo | {"sentences": [*demo["sentences"], *words.so_far(told)]}
     summary = study.summary()
     told["notes"] = [*summary["notes"], *(f"{one['run']} {one['end']}: {one['message']}" for one in summary["failed"])]
     names = [arm.name for arm in study.methods]
     data = study.plan.arms[0].config.data.title
-    if summary.get("points"):
-        told["grid"] = plain(_grid(summary))
+    if (grid := tried(summary)) is not None:
+        told["grid"] = grid
     found = Methods(
         data,
         {name: {seed: result for _, seed, result in study.results([study.plan.arm(name)])} for name in names},
@@ -145,20 +148,14 @@ def _study(study: Study, made: Collection) -> dict[str, Any]:
     _show_running(study, made)
     title = f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''} on {data}"
     seeds = f"{len(study.plan.seeds)} seeds" if len(study.plan.seeds) > 1 else f"seed {study.plan.seeds[0]}"
-    began = f"{len(names)} methods met the same devices and samples, with {seeds}."
+    began = [f"{len(names)} methods met the same devices and samples, with {seeds}."]
     if study.plan.kind == "sweep":
         title = f"settings of {study.plan.arms[0].config.title} on {data}"
-        began = f"{len(study.points)} settings were tried with {seeds}, on samples kept apart for choosing."
-    return {**told, "title": title, "sentences": [began, *words.about_methods(group)], "tiles": [], "groups": [group]}
-
-
-def _grid(summary: Mapping[str, Any]) -> dict[str, Any]:
-    points = [
-        {"settings": one["settings"], "mean": model["mean"], "spread": model["spread"]}
-        for one in summary["points"]
-        if (model := one["models"].get(summary["by"]) or one["models"].get("PM")) is not None
-    ]
-    return {"keys": list(summary["grid"]), "by": summary["by"], "points": points, "chosen": summary["chosen"]}
+        count = len(study.points) or study.plan.tune
+        began = [f"{count} settings were tried with {seeds}, on samples kept apart for choosing."]
+        began += [choices(grid)] if grid is not None and grid["chosen"] else []
+    sentences = [*began, *words.so_far(told), *words.about_methods(group)]
+    return {**told, "title": title, "sentences": sentences, "tiles": [], "groups": [group]}
 
 
 def _demo(study: Study, made: Collection) -> dict[str, Any]:
@@ -207,9 +204,10 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
     sentences = groups[0]["sentences"] if len(groups) == 1 else [f"{len(folders)} runs on {len(groups)} populations."]
     names = list(dict.fromkeys(method["method"] for group in groups for method in group["methods"]))
     title = f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}" or "runs"
-    live = any(run["state"] == "running" for run in made.runs)
+    states = {run["state"] for run in made.runs}
+    how = "running" if "running" in states else "finished" if states == {"finished"} else "stopped"
     told = {"kind": "runs", "title": title, "sentences": sentences, "tiles": [], "groups": groups}
-    return {**told, "notes": notes, "live": live}
+    return {**told, "notes": notes, "state": how}
 
 
 def _by_population(folders: Iterable[Path]) -> list[list[Path]]:

@@ -126,10 +126,10 @@ def test_colours_and_order_of_the_tree_are_the_readers_choice(opened: Tab, folde
 
 def test_a_line_of_a_chart_can_be_hidden_and_its_numbers_read(opened: Tab) -> None:
     section = opened.page.locator("#run-curves")
-    lines = section.locator('svg [aria-label="line"]')
+    lines = section.locator('svg [data-mark="line"]')
     assert lines.count() == 3
     section.get_by_role("button", name="GM", exact=True).click()
-    assert section.locator('svg [aria-label="line"]').count() == 2
+    assert section.locator('svg [data-mark="line"]').count() == 2
     section.get_by_text("Show the numbers").click()
     rows = section.locator("details table tbody tr")
     rows.first.wait_for()
@@ -157,6 +157,31 @@ def test_everything_one_can_use_has_a_name_for_a_screen_reader(opened: Tab) -> N
     )
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_sections_have_names_of_their_own_and_pictures_one_name_each(tab: Tab, folder: Path) -> None:
+    tab.open(folder / "runs.html")
+    tab.page.wait_for_selector("#group0-curves svg[role=img]")
+    titles = tab.page.locator("section.card > h2").all_inner_texts()
+    assert len(titles) == len(set(titles))
+    assert tab.page.locator("figure > div > svg:not([role=img]), figure g[aria-label]").count() == 0
+
+
+def test_numbers_on_colours_can_be_read(opened: Tab) -> None:
+    def light(colour: list[int]) -> float:
+        parts = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+    for at in range(101):
+        told = opened.page.evaluate(f"shade({at / 100})")
+        fill = light([int(part) for part in told["fill"][4:-1].split(",")])
+        ink = light([int(told["ink"][place : place + 2], 16) for place in (1, 3, 5)])
+        assert (max(fill, ink) + 0.05) / (min(fill, ink) + 0.05) >= 4.5
+
+
+def test_tables_round_as_the_sentences_do(opened: Tab) -> None:
+    for value in (0.8125, 0.0625, 0.6875, 0.9995, 0.31249, 1.0):
+        assert opened.page.evaluate(f"score({value}, true)") == f"{100 * value:.1f} %"
 
 
 # -- light, dark, phone, paper -----------------------------------------------------------------------------------------

@@ -232,7 +232,11 @@ def test_runs_on_other_samples_are_not_compared_one_by_one(folder: Path, tmp_pat
     pm.run("local", people, rounds=2, out=tmp_path / "other", progress=False)
     data = collect([folder / "permfl", tmp_path / "other"], theory=False)
     assert len(data["groups"]) == 2
-    assert data["sentences"] == ["2 runs on 2 populations."]
+    assert data["sentences"][0] == "2 runs on 2 populations."
+    titles = [group["title"] for group in data["groups"]]
+    assert titles == ["digits, mclr", "digits, mclr, 2x3 (2)"]
+    for title, sentence in zip(titles, data["sentences"][1:], strict=True):
+        assert sentence.startswith(f"{title}: Highest test accuracy: ")
 
 
 def test_a_folder_of_runs_is_the_runs_in_it(folder: Path) -> None:

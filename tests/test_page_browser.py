@@ -220,6 +220,9 @@ def test_it_prints_without_buttons(opened: Tab, tmp_path: Path) -> None:
     opened.page.emulate_media(media="print")
     assert not opened.page.locator(".bar").is_visible()
     assert not opened.page.locator(".controls").first.is_visible()
+    opened.page.set_viewport_size({"width": 720, "height": 1000})  # of a sheet of A4
+    tables = "[...document.querySelectorAll('table')].filter((one) => one.getBoundingClientRect().right > innerWidth)"
+    assert opened.page.evaluate(f"{tables}.map((one) => one.innerText)") == []
     assert len(opened.page.pdf()) > 20_000
 
 
@@ -235,6 +238,15 @@ def test_several_runs_stand_side_by_side_and_each_can_be_looked_at(tab: Tab, fol
     tab.page.locator("#group0-methods").get_by_role("button", name="fedavg").click()
     assert tab.page.get_by_label("Run", exact=True).locator("option:checked").inner_text() == "fedavg, seed 0"
     assert str(folder / "fedavg") in tab.page.locator("#run-again pre").first.inner_text()
+
+
+def test_runs_with_other_metrics_stand_on_one_page_each_with_its_own(tab: Tab, folder: Path, tmp_path: Path) -> None:
+    result = pm.run("permfl", pm.testing.regression([2, 3]), "linear", rounds=2, out=tmp_path / "run", progress=False)
+    tab.open(write_report(folder / "permfl", tmp_path / "run", out=tmp_path / "page.html", theory=False))
+    cells = tab.page.locator("#overview tbody tr").first.locator("td").all_inner_texts()
+    assert cells[0].removesuffix(" ★") == f"{100 * pm.load(folder / 'permfl').last('PM'):.1f} %"
+    assert float(cells[1].removesuffix(" ★")) == pytest.approx(result.last("PM", "loss"), rel=1e-3)
+    assert "Lowest test loss" in tab.text(".lead")
 
 
 # -- odd runs ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -184,7 +184,7 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
     folders = [*runs, *(result.folder for study in studies for _, _, result in study.results())]
     done = [path for path in folders if Folder(path).finished]
     notes = [f"{path} is not finished and is not compared." for path in folders if path not in done]
-    groups = []
+    groups: list[dict[str, Any]] = []
     for some in _by_population(done):
         arms = arms_of_runs(some)
         methods = {arm.name: {seed: Result(path) for seed, path in arm.runs.items()} for arm in arms}
@@ -193,6 +193,8 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
         differ = _unlike(arms)
         notes += [f"{differ} Devices are not compared one by one."] if differ else []
         title = f"{config.data.title}, {config.model.title}" if len(done) > 1 else config.data.title
+        if any(group["title"] == title for group in groups):
+            title = f"{title}, {config.tree} ({len(groups) + 1})"
         found = Methods(title, methods, reference=reference, paired=not differ)
         group = comparison(found)
         group["sentences"] = words.about_methods(group)
@@ -201,7 +203,9 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
     for path in folders:
         if path not in done:
             made.add(Result(path), Path(path).name)
-    sentences = groups[0]["sentences"] if len(groups) == 1 else [f"{len(folders)} runs on {len(groups)} populations."]
+    sentences = [f"{len(folders)} runs on {len(groups)} populations."]
+    sentences += [f"{group['title']}: {group['sentences'][0]}" for group in groups]
+    sentences = groups[0]["sentences"] if len(groups) == 1 else sentences
     names = list(dict.fromkeys(method["method"] for group in groups for method in group["methods"]))
     title = f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}" or "runs"
     states = {run["state"] for run in made.runs}

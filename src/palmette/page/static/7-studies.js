@@ -2,7 +2,6 @@ const CHOICES = 12; // that are told above the settings that were tried
 
 /** Show all methods on all populations in one table: which to use where. */
 function overviewCard(data) {
-  const { share, lower } = data.groups[0];
   const rows = [];
   for (const group of data.groups)
     for (const one of group.methods)
@@ -13,18 +12,21 @@ function overviewCard(data) {
   const scales = data.groups.map((group) =>
     scaleOf(
       rows.map((row) => value(group, row)),
-      lower,
+      group.lower,
     ),
   );
   const level = data.groups.map((group) => new Set(group.level.map(([method, kind]) => `${method} ${kind}`)));
   const cells = (row) =>
     data.groups.map((group, at) => {
       const star = level[at].has(`${row.method} ${row.kind}`) ? " ★" : "";
-      return { text: `${score(value(group, row), share)}${star}`, colour: scales[at].colour(value(group, row)) };
+      return { text: `${score(value(group, row), group.share)}${star}`, colour: scales[at].colour(value(group, row)) };
     });
-  const told = `Test ${data.groups[0].metric}, mean over the seeds. Colours go from the worst to the best of each column; a star marks the best of each population and what is not clearly worse.`;
+  const metrics = [...new Set(data.groups.map((group) => group.metric))].join(" or ");
+  const told = `Test ${metrics}, mean over the seeds. Colours go from the worst to the best of each column; a star marks the best of each population and what is not clearly worse.`;
   const lines = rows.map((row) => [`${row.method}, ${row.kind}`, cells(row)]);
-  const names = data.groups.map((group) => group.title);
+  const names = data.groups.map((group) =>
+    metrics === group.metric ? group.title : `${group.title}: ${group.metric}`,
+  );
   const table = heatTable("All methods on all populations", "models", names, lines);
   return card("overview", "Which method on which population", note(told), table);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -16,10 +17,11 @@ import palmette as pm
 from page_runs import WILD, digits, wild
 from palmette.cli.app import app
 from palmette.errors import BadInput, PalmetteError
-from palmette.page import write_report
+from palmette.page import words, write_report
 from palmette.page.collect import collect
 from palmette.page.compact import number, plain, thinned
 from palmette.page.html import page
+from palmette.page.tried import choices, tried
 from palmette.report.numbers import by_node
 
 pytestmark = pytest.mark.xdist_group("page")
@@ -65,6 +67,20 @@ def test_the_first_screen_says_what_was_run_what_came_out_whom_it_fails_and_what
     upper = result.links[-1]
     sent = upper["bytes_up"] + upper["bytes_down"]
     assert cost.startswith(f"It sent {sent / 1000:.1f} kB over the link to the server")
+
+
+def test_devices_that_do_not_count_and_those_that_fare_as_badly_are_told(run: dict[str, Any]) -> None:
+    data, people = copy.deepcopy((run["runs"][0], run["populations"][0]))
+    people["unseen"] = [0, 5]
+    people["tiers"][0]["test"][3] = 0
+    data["nodes"]["PM"][0] = [0.1, *[0.2] * 2, None, *[0.2] * 3, *[0.9] * 5]
+    told = words.about_run(data, people)["sentences"]
+    assert "12 devices in 3 teams (2 devices kept out of training, 1 device without test samples), 3 rounds" in told[0]
+    assert (
+        "worst: device-1 (20.0 %), device-2 (20.0 %), device-4 (20.0 %) and 1 other with the same accuracy" in told[2]
+    )
+    data["nodes"]["PM"][0][1] = 0.1
+    assert "with the same" not in words.about_run(data, people)["sentences"][2]
 
 
 def test_numbers_of_nodes_are_those_of_the_run(run: dict[str, Any], folder: Path) -> None:
@@ -149,6 +165,23 @@ def test_methods_without_a_theorem_and_samples_given_as_objects_are_told(folder:
     assert "given as objects of Python" in told["reason"]
 
 
+def test_a_page_runs_no_code_that_a_run_names(tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "import torch\nfrom palmette.algorithms import PerMFL\n\n\n"
+        'class Mine(PerMFL):\n    """Mine."""\n\n    name = "mine"\n\n\n'
+        "def make():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    people = pm.make_population("digits", tree="2x3")
+    pm.run(f"{code}:Mine", people, rounds=1, out=tmp_path / "algorithm", progress=False)
+    pm.run("permfl", people, f"{code}:make", rounds=1, out=tmp_path / "model", progress=False)
+    code.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    for folder in ("algorithm", "model"):
+        (run,) = collect([tmp_path / folder])["runs"]
+        assert "which a page never runs" in run["theorem"]["reason"]
+        assert not (tmp_path / "sprung").exists()
+
+
 def test_warnings_of_a_run_stand_on_its_page(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="alpha = 10000 is"), pytest.raises(pm.Diverged):
         digits("permfl", tmp_path / "run", settings={"alpha": 1e4})
@@ -199,7 +232,11 @@ def test_runs_on_other_samples_are_not_compared_one_by_one(folder: Path, tmp_pat
     pm.run("local", people, rounds=2, out=tmp_path / "other", progress=False)
     data = collect([folder / "permfl", tmp_path / "other"], theory=False)
     assert len(data["groups"]) == 2
-    assert data["sentences"] == ["2 runs on 2 populations."]
+    assert data["sentences"][0] == "2 runs on 2 populations."
+    titles = [group["title"] for group in data["groups"]]
+    assert titles == ["digits, mclr", "digits, mclr, 2x3 (2)"]
+    for title, sentence in zip(titles, data["sentences"][1:], strict=True):
+        assert sentence.startswith(f"{title}: Highest test accuracy: ")
 
 
 def test_a_folder_of_runs_is_the_runs_in_it(folder: Path) -> None:
@@ -231,7 +268,11 @@ def test_a_study_says_who_won_and_shows_a_run_of_every_method(tmp_path: Path) ->
     assert data["progress"]["finished"] == len(data["progress"]["runs"]) == 6
     shutil.rmtree(tmp_path / "study" / "runs" / "fedavg-1")
     partly = collect([tmp_path / "study"], theory=False)
-    assert partly["live"]
+    assert data["state"] == "finished"
+    assert partly["state"] == "stopped"
+    assert partly["sentences"][1].startswith(
+        "The study was stopped: 5 of 6 runs are finished, and what follows is about"
+    )
     assert [row["state"] for row in partly["progress"]["runs"]].count("waiting") == 1
 
 
@@ -243,7 +284,35 @@ def test_a_sweep_shows_its_grid(tmp_path: Path) -> None:
     data = collect([tmp_path / "sweep"], theory=False)
     assert data["grid"]["keys"] == ["alpha", "local_steps"]
     assert len(data["grid"]["points"]) == 4
-    assert len(data["grid"]["chosen"]) == 1
+    (chosen,) = data["grid"]["chosen"]
+    told = f"Chosen by PM: alpha={chosen['settings']['alpha']}, local_steps={chosen['settings']['local_steps']}."
+    assert data["sentences"][:2] == [
+        "4 settings were tried with seed 0, on samples kept apart for choosing.",
+        told,
+    ]
+
+
+def test_settings_without_a_score_diverged_or_are_still_to_come() -> None:
+    point = {"settings": {"lam": 1}, "models": {}}
+    summary = {"by": "PM", "grid": {"lam": [1]}, "points": [point], "chosen": [], "finished": False}
+    going_on, done = tried(summary), tried({**summary, "finished": True})
+    assert going_on is not None
+    assert done is not None
+    assert (going_on["points"][0]["mean"], going_on["missing"], done["missing"]) == (None, "–", "diverged")
+    assert choices(going_on) == ""
+
+
+def test_settings_of_a_search_are_told_with_their_method_and_seed() -> None:
+    one = {"method": "permfl-tuned", "try": 1, "settings": {"lam": 0.1}, "score": 0.9, "chosen": True}
+    lost = {"method": "permfl-tuned", "seed": 1, "try": 2}
+    found = tried({"by": "PM", "tries": [{**one, "seed": 0}, {**one, "seed": 1}, lost], "finished": True})
+    assert found is not None
+    assert not found["map"]
+    assert [point["mean"] for point in found["points"]] == [0.9, 0.9, None]
+    assert choices(found) == "Chosen by PM: lam=0.1."
+    found["chosen"][1]["settings"] = {"lam": 0.3}
+    assert choices(found) == "Chosen by PM: lam=0.1 (seed 0); lam=0.3 (seed 1)."
+    assert tried({"finished": True}) is None
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

@@ -126,10 +126,10 @@ def test_colours_and_order_of_the_tree_are_the_readers_choice(opened: Tab, folde
 
 def test_a_line_of_a_chart_can_be_hidden_and_its_numbers_read(opened: Tab) -> None:
     section = opened.page.locator("#run-curves")
-    lines = section.locator('svg [aria-label="line"]')
+    lines = section.locator('svg [data-mark="line"]')
     assert lines.count() == 3
     section.get_by_role("button", name="GM", exact=True).click()
-    assert section.locator('svg [aria-label="line"]').count() == 2
+    assert section.locator('svg [data-mark="line"]').count() == 2
     section.get_by_text("Show the numbers").click()
     rows = section.locator("details table tbody tr")
     rows.first.wait_for()
@@ -157,6 +157,31 @@ def test_everything_one_can_use_has_a_name_for_a_screen_reader(opened: Tab) -> N
     )
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_sections_have_names_of_their_own_and_pictures_one_name_each(tab: Tab, folder: Path) -> None:
+    tab.open(folder / "runs.html")
+    tab.page.wait_for_selector("#group0-curves svg[role=img]")
+    titles = tab.page.locator("section.card > h2").all_inner_texts()
+    assert len(titles) == len(set(titles))
+    assert tab.page.locator("figure > div > svg:not([role=img]), figure g[aria-label]").count() == 0
+
+
+def test_numbers_on_colours_can_be_read(opened: Tab) -> None:
+    def light(colour: list[int]) -> float:
+        parts = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+    for at in range(101):
+        told = opened.page.evaluate(f"shade({at / 100})")
+        fill = light([int(part) for part in told["fill"][4:-1].split(",")])
+        ink = light([int(told["ink"][place : place + 2], 16) for place in (1, 3, 5)])
+        assert (max(fill, ink) + 0.05) / (min(fill, ink) + 0.05) >= 4.5
+
+
+def test_tables_round_as_the_sentences_do(opened: Tab) -> None:
+    for value in (0.8125, 0.0625, 0.6875, 0.9995, 0.31249, 1.0):
+        assert opened.page.evaluate(f"score({value}, true)") == f"{100 * value:.1f} %"
 
 
 # -- light, dark, phone, paper -----------------------------------------------------------------------------------------
@@ -195,6 +220,9 @@ def test_it_prints_without_buttons(opened: Tab, tmp_path: Path) -> None:
     opened.page.emulate_media(media="print")
     assert not opened.page.locator(".bar").is_visible()
     assert not opened.page.locator(".controls").first.is_visible()
+    opened.page.set_viewport_size({"width": 720, "height": 1000})  # of a sheet of A4
+    tables = "[...document.querySelectorAll('table')].filter((one) => one.getBoundingClientRect().right > innerWidth)"
+    assert opened.page.evaluate(f"{tables}.map((one) => one.innerText)") == []
     assert len(opened.page.pdf()) > 20_000
 
 
@@ -210,6 +238,15 @@ def test_several_runs_stand_side_by_side_and_each_can_be_looked_at(tab: Tab, fol
     tab.page.locator("#group0-methods").get_by_role("button", name="fedavg").click()
     assert tab.page.get_by_label("Run", exact=True).locator("option:checked").inner_text() == "fedavg, seed 0"
     assert str(folder / "fedavg") in tab.page.locator("#run-again pre").first.inner_text()
+
+
+def test_runs_with_other_metrics_stand_on_one_page_each_with_its_own(tab: Tab, folder: Path, tmp_path: Path) -> None:
+    result = pm.run("permfl", pm.testing.regression([2, 3]), "linear", rounds=2, out=tmp_path / "run", progress=False)
+    tab.open(write_report(folder / "permfl", tmp_path / "run", out=tmp_path / "page.html", theory=False))
+    cells = tab.page.locator("#overview tbody tr").first.locator("td").all_inner_texts()
+    assert cells[0].removesuffix(" ★") == f"{100 * pm.load(folder / 'permfl').last('PM'):.1f} %"
+    assert float(cells[1].removesuffix(" ★")) == pytest.approx(result.last("PM", "loss"), rel=1e-3)
+    assert "Lowest test loss" in tab.text(".lead")
 
 
 # -- odd runs ----------------------------------------------------------------------------------------------------------

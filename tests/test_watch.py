@@ -145,10 +145,14 @@ def test_the_open_page_follows_the_run_and_keeps_what_one_has_opened(finished: P
         tab.page.get_by_text("live: running").wait_for()
         assert "is running: 2 of 4 rounds are done" in tab.text(".lead")
         tab.page.get_by_role("button", name="team-1", exact=True).click()
+        tab.page.locator("#run-curves summary").click()
         publish(finished, going_on, 3)
         tab.page.get_by_text("is running: 3 of 4 rounds are done").wait_for()
         assert tab.page.get_by_role("button", name="team-1", exact=True).get_attribute("aria-expanded") == "true"
+        numbers = tab.page.locator("#run-curves details[open] tbody tr")
+        numbers.nth(3).wait_for()  # still open, with the round that is new
         folder.unlock()
+        tab.page.get_by_text("stopped", exact=True).wait_for()
         for path in finished.iterdir():
             shutil.copy(path, going_on / path.name)
         publish(finished, going_on, 4)  # what a browser asks for next has changed

@@ -11,11 +11,11 @@ from typing import Any
 
 from palmette.errors import BadInput
 from palmette.page import words
-from palmette.page.compact import plain
 from palmette.page.comparison import Methods, comparison
 from palmette.page.people import people
 from palmette.page.run import run_data, state
 from palmette.page.theorem import theorem
+from palmette.page.tried import choices, tried
 from palmette.report.verdict import safe_choice, tally, verdict
 from palmette.runs import Result
 from palmette.runs.fingerprint import kept_in, of_another_population
@@ -120,20 +120,23 @@ def _single_run(folder: Path, made: Collection) -> dict[str, Any]:
     made.add(result, result.config.label)
     run = made.runs[0]
     population = None if run["population"] is None else made.populations[run["population"]]
-    return {"kind": "run", **words.about_run(run, population), "groups": [], "live": run["state"] == "running"}
+    return {"kind": "run", **words.about_run(run, population), "groups": [], "state": run["state"]}
 
 
 def _study(study: Study, made: Collection) -> dict[str, Any]:
     """Return the page of one study: compared methods, a sweep, or the demo."""
-    told: dict[str, Any] = {"kind": study.plan.kind, "progress": _progress(study), "live": not study.finished}
+    how = "finished" if study.finished else "running" if Folder(study.folder).busy else "stopped"
+    told: dict[str, Any] = {"kind": study.plan.kind, "state": how, "folder": str(study.folder)}
+    told["progress"] = _progress(study)
     if study.plan.kind == "demo":
-        return told | _demo(study, made)
+        demo = _demo(study, made)
+        return told | demo | {"sentences": [*demo["sentences"], *words.so_far(told)]}
     summary = study.summary()
     told["notes"] = [*summary["notes"], *(f"{one['run']} {one['end']}: {one['message']}" for one in summary["failed"])]
     names = [arm.name for arm in study.methods]
     data = study.plan.arms[0].config.data.title
-    if summary.get("points"):
-        told["grid"] = plain(_grid(summary))
+    if (grid := tried(summary)) is not None:
+        told["grid"] = grid
     found = Methods(
         data,
         {name: {seed: result for _, seed, result in study.results([study.plan.arm(name)])} for name in names},
@@ -145,20 +148,14 @@ def _study(study: Study, made: Collection) -> dict[str, Any]:
     _show_running(study, made)
     title = f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''} on {data}"
     seeds = f"{len(study.plan.seeds)} seeds" if len(study.plan.seeds) > 1 else f"seed {study.plan.seeds[0]}"
-    began = f"{len(names)} methods met the same devices and samples, with {seeds}."
+    began = [f"{len(names)} methods met the same devices and samples, with {seeds}."]
     if study.plan.kind == "sweep":
         title = f"settings of {study.plan.arms[0].config.title} on {data}"
-        began = f"{len(study.points)} settings were tried with {seeds}, on samples kept apart for choosing."
-    return {**told, "title": title, "sentences": [began, *words.about_methods(group)], "tiles": [], "groups": [group]}
-
-
-def _grid(summary: Mapping[str, Any]) -> dict[str, Any]:
-    points = [
-        {"settings": one["settings"], "mean": model["mean"], "spread": model["spread"]}
-        for one in summary["points"]
-        if (model := one["models"].get(summary["by"]) or one["models"].get("PM")) is not None
-    ]
-    return {"keys": list(summary["grid"]), "by": summary["by"], "points": points, "chosen": summary["chosen"]}
+        count = len(study.points) or study.plan.tune
+        began = [f"{count} settings were tried with {seeds}, on samples kept apart for choosing."]
+        began += [choices(grid)] if grid is not None and grid["chosen"] else []
+    sentences = [*began, *words.so_far(told), *words.about_methods(group)]
+    return {**told, "title": title, "sentences": sentences, "tiles": [], "groups": [group]}
 
 
 def _demo(study: Study, made: Collection) -> dict[str, Any]:
@@ -187,7 +184,7 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
     folders = [*runs, *(result.folder for study in studies for _, _, result in study.results())]
     done = [path for path in folders if Folder(path).finished]
     notes = [f"{path} is not finished and is not compared." for path in folders if path not in done]
-    groups = []
+    groups: list[dict[str, Any]] = []
     for some in _by_population(done):
         arms = arms_of_runs(some)
         methods = {arm.name: {seed: Result(path) for seed, path in arm.runs.items()} for arm in arms}
@@ -196,6 +193,8 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
         differ = _unlike(arms)
         notes += [f"{differ} Devices are not compared one by one."] if differ else []
         title = f"{config.data.title}, {config.model.title}" if len(done) > 1 else config.data.title
+        if any(group["title"] == title for group in groups):
+            title = f"{title}, {config.tree} ({len(groups) + 1})"
         found = Methods(title, methods, reference=reference, paired=not differ)
         group = comparison(found)
         group["sentences"] = words.about_methods(group)
@@ -204,12 +203,15 @@ def _several(runs: Sequence[Path], studies: Sequence[Study], made: Collection) -
     for path in folders:
         if path not in done:
             made.add(Result(path), Path(path).name)
-    sentences = groups[0]["sentences"] if len(groups) == 1 else [f"{len(folders)} runs on {len(groups)} populations."]
+    sentences = [f"{len(folders)} runs on {len(groups)} populations."]
+    sentences += [f"{group['title']}: {group['sentences'][0]}" for group in groups]
+    sentences = groups[0]["sentences"] if len(groups) == 1 else sentences
     names = list(dict.fromkeys(method["method"] for group in groups for method in group["methods"]))
     title = f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}" or "runs"
-    live = any(run["state"] == "running" for run in made.runs)
+    states = {run["state"] for run in made.runs}
+    how = "running" if "running" in states else "finished" if states == {"finished"} else "stopped"
     told = {"kind": "runs", "title": title, "sentences": sentences, "tiles": [], "groups": groups}
-    return {**told, "notes": notes, "live": live}
+    return {**told, "notes": notes, "state": how}
 
 
 def _by_population(folders: Iterable[Path]) -> list[list[Path]]:

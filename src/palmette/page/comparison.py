@@ -166,7 +166,8 @@ def _ranking(
                 "mean": known[kind]["mean"],
                 "worst": known[kind]["worst_decile"],
                 "sent": one["sent"],
-                "steps": one["steps_per_device"],
+                # Fine-tuning makes personal models only.
+                "steps": one["steps_per_device"] - (one["tuning_steps"] if kind != "PM" and "PM" in known else 0),
             }
         )
     ranked.sort(key=lambda one: -sign * one["mean"])

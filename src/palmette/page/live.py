@@ -67,7 +67,7 @@ class Watch:
 def _nothing_yet(folders: Sequence[Path]) -> dict[str, Any]:
     names = ", ".join(str(folder) for folder in folders)
     told = {"format": 1, "palmette": "", "kind": "run", "title": names, "sentences": ["The run has not begun yet."]}
-    return {**told, "tiles": [], "groups": [], "runs": [], "populations": [], "notes": [], "live": True}
+    return {**told, "tiles": [], "groups": [], "runs": [], "populations": [], "notes": [], "state": "waiting"}
 
 
 class Server(ThreadingHTTPServer):
@@ -89,7 +89,7 @@ class Server(ThreadingHTTPServer):
             raise BadInput(
                 f"cannot listen on {host}, port {port}: {getattr(error, 'strerror', None) or error}"
             ) from None
-        self.own_only = host in (HOST, "localhost", "::1")
+        self.own_only = host in (HOST, "localhost")
 
     @property
     def address(self) -> str:

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from palmette.algorithms import kind_of
+from palmette.algorithms import ALGORITHMS
 from palmette.engines.evaluation import lower_is_better
-from palmette.errors import PalmetteError
 from palmette.page import curves
 from palmette.page.compact import number, plain
 from palmette.protocol import ModelKind
@@ -135,10 +134,7 @@ def _measures(result: Result) -> list[dict[str, Any]]:
 def _settings(result: Result) -> Iterator[dict[str, str]]:
     """Give every setting of the algorithm with what it means, then what else the config says."""
     config = result.config
-    try:
-        known = described(kind_of(config.source)) if config.source else {}
-    except (PalmetteError, OSError, ImportError):
-        known = {}  # the algorithm's file is not there any more
+    known = described(ALGORITHMS[config.algorithm]) if config.algorithm in ALGORITHMS else {}
     for name, value in config.settings.items():
         yield {"group": "algorithm", "name": name, "value": str(value), "about": known.get(name, "")}
     for group in ("data", "model", "optimiser", "engine"):

@@ -42,6 +42,11 @@ def _what(run: dict[str, Any], population: dict[str, Any] | None) -> str:
     sizes = [] if population is None else [len(tier["names"]) for tier in population["tiers"]]
     who = f"{many(sizes[0], 'device')} in {many(sizes[1], 'team')}" if len(sizes) > 2 else "the devices"
     who = many(sizes[0], "device") if len(sizes) == 2 else who
+    if population is not None:
+        untested = population["tiers"][0]["test"].count(0)
+        notes = [f"{many(len(population['unseen']), 'device')} kept out of training"] if population["unseen"] else []
+        notes += [f"{many(untested, 'device')} without test samples"] if untested else []
+        who += f" ({', '.join(notes)})" if notes else ""
     text = f"{run['algorithm']} trained the model {run['model']} on {run['data']}: {who}"
     if run["state"] == "finished":
         return f"{text}, {many(run['done'], 'round')}, seed {run['seed']}."
@@ -81,6 +86,8 @@ def _failed(run: dict[str, Any], population: dict[str, Any] | None) -> list[str]
     worst = sorted(known, key=lambda at: own[at], reverse=run["lower"])[:_FEW]
     told = ", ".join(f"{names[at]} ({score(own[at], run['share'])})" for at in worst)
     text = f"It serves these devices worst: {told}"
+    if (level := sum(own[at] == own[worst[-1]] for at in known if at not in worst)) and own[worst[0]] == own[worst[-1]]:
+        text += f" and {many(level, 'other')} with the same {run['metric']}"
     others = [one["kind"] for one in run["models"][1:] if nodes[one["kind"]][0]]
     if kind == "PM" and others:
         above = nodes[others[0]][0]
@@ -119,6 +126,21 @@ def _tiles(run: dict[str, Any]) -> list[dict[str, Any]]:
         exchanges = sum(link["exchanges"] for link in upper)
         tiles.append({"label": "sent to and from the server", "value": size(sent), "note": many(exchanges, "exchange")})
     return tiles
+
+
+def so_far(study: dict[str, Any]) -> list[str]:
+    """Say how far a study is, where it is not at its end: what follows is about its finished runs only.
+
+    Args:
+        study: The data of its page: its state, its progress and its folder.
+    """
+    if study["state"] == "finished":
+        return []
+    done, runs = study["progress"]["finished"], len(study["progress"]["runs"])
+    how = f"{done} of {many(runs, 'run')} {'is' if done == 1 else 'are'} finished, and what follows is about these only"
+    if study["state"] == "running":
+        return [f"The study is running: {how}."]
+    return [f"The study was stopped: {how}; palmette resume {study['folder']} goes on with it."]
 
 
 def about_methods(group: dict[str, Any]) -> list[str]:

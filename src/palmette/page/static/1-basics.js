@@ -36,20 +36,30 @@ function bytes(count) {
 /** Write a count with commas. */
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 
+/** Write a word as the first of a title. */
+const capital = (word) => word[0].toUpperCase() + word.slice(1);
+
 /** Write a noun with its number. */
 const many = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+
+const SHARE = new Intl.NumberFormat("en-US", {
+  minimumFractionDigits: 1,
+  maximumFractionDigits: 1,
+  roundingMode: "halfEven", // as Python does, which wrote the sentences and what palmette show says
+  useGrouping: false,
+});
 
 /** Write a metric: an accuracy as a percentage, others with four digits. */
 function score(value, share) {
   if (value === null || value === undefined) return "–";
-  return share ? `${(100 * value).toFixed(1)} %` : Number(value.toPrecision(4)).toString();
+  return share ? `${SHARE.format(100 * value)} %` : Number(value.toPrecision(4)).toString();
 }
 
 /** Write a difference of metrics with its sign. */
 function signed(value, share) {
   if (value === null || value === undefined) return "–";
   const number = share ? 100 * value : value;
-  const text = share ? Math.abs(number).toFixed(1) : Number(Math.abs(number).toPrecision(3)).toString();
+  const text = share ? SHARE.format(Math.abs(number)) : Number(Math.abs(number).toPrecision(3)).toString();
   return `${number < 0 ? "−" : "+"}${text}`;
 }
 
@@ -72,7 +82,7 @@ function shade(share) {
   const at = Math.min(Math.max(share, 0), 1) * (STOPS.length - 1);
   const low = Math.min(Math.floor(at), STOPS.length - 2);
   const rgb = STOPS[low].map((part, i) => Math.round(part + (at - low) * (STOPS[low + 1][i] - part)));
-  return { fill: `rgb(${rgb.join(",")})`, ink: share > 0.5 ? "#10141b" : "#ffffff" };
+  return { fill: `rgb(${rgb.join(",")})`, ink: share > 0.43 ? "#000000" : "#ffffff" };
 }
 
 /** Return a function from values to colours; a low value is good where `lower`. */

@@ -1,6 +1,8 @@
+const LINES = 500; // of numbers behind a chart
+
 /**
  * Make a table that sorts by a click or a key on the head of a column.
- * columns: [{ head, value(row), show(row), text }], where `text` aligns left; rows: anything.
+ * columns: [{ head, value(row), show(row), text }], where `text` aligns left and `prose` is whole sentences; rows: anything.
  */
 function sortable(columns, rows, { caption, sort, descending = false, most = 200, key } = {}) {
   const state = remembered(key, { at: sort ?? -1, down: descending, shown: most });
@@ -55,6 +57,7 @@ function sortable(columns, rows, { caption, sort, descending = false, most = 200
             const shown = column.show ? column.show(row) : column.value(row);
             const words = [
               column.text ? "text" : "",
+              column.prose ? "prose" : "",
               column.best?.(row) ? "best" : "",
               at === 0 && String(column.value(row)).length > 24 ? "long" : "",
             ];
@@ -107,16 +110,25 @@ function chooser(options, current, choose, id = null) {
   return box;
 }
 
-/** Show the numbers behind a chart, made only when somebody opens them. */
-function numbersBehind(heads, rows) {
-  const box = h(
-    "details",
-    {
-      ontoggle: () => {
-        if (box.open && box.children.length === 1) box.append(plainTable(heads, rows().slice(0, 500)));
-      },
-    },
-    h("summary", null, "Show the numbers"),
-  );
+/** Make a part that opens; what `fill` returns is made only then. It stays open when a live page is drawn again. */
+function folded(title, key, fill) {
+  const state = remembered(key, { open: false });
+  const ontoggle = () => {
+    state.open = box.open;
+    if (box.open && box.children.length === 1) box.append(...fill());
+  };
+  const box = h("details", { open: state.open, ontoggle }, h("summary", null, title));
   return box;
+}
+
+/** Show the numbers behind a chart. */
+function numbersBehind(heads, rows, key) {
+  return folded("Show the numbers", key && `${key}-numbers`, () => {
+    const all = rows(),
+      left = all.length - LINES;
+    return [
+      plainTable(heads, all.slice(0, LINES)),
+      ...(left > 0 ? [note(`${count(left)} more are left out; metrics.parquet in the run’s folder has all.`)] : []),
+    ];
+  });
 }

@@ -3,7 +3,7 @@ function figure(draw, { label, caption } = {}) {
   const place = h("div");
   const box = h(
     "figure",
-    { role: "group", "aria-label": label },
+    { "aria-label": label },
     place,
     caption ? h("figcaption", null, caption) : null,
   );
@@ -12,7 +12,13 @@ function figure(draw, { label, caption } = {}) {
     const room = Math.round(place.clientWidth);
     if (room > 0 && room !== width) {
       width = room;
-      place.replaceChildren(draw(room));
+      const made = draw(room);
+      made.setAttribute("role", "img"); // one picture with one name; its numbers stand in a table
+      for (const part of made.querySelectorAll("g[aria-label]")) {
+        part.dataset.mark = part.getAttribute("aria-label");
+        part.removeAttribute("aria-label"); // a group without a role may have none
+      }
+      place.replaceChildren(made);
     }
   };
   new ResizeObserver(again).observe(place);
@@ -142,14 +148,15 @@ function lines(
     });
   };
   const box = figure(draw, { label, caption });
-  const table = numbersBehind([x, ...series.map((one) => one.name)], () => {
+  const rows = () => {
     const xs = [...new Set(series.flatMap((one) => one.points.map((point) => point.x)))].sort((a, b) => a - b);
     const maps = series.map((one) => new Map(one.points.map((point) => [point.x, point.y])));
     return xs.map((value) => [
       format(value),
       ...maps.map((map) => (map.has(value) ? score(map.get(value), share) : "–")),
     ]);
-  });
+  };
+  const table = numbersBehind([x, ...series.map((one) => one.name)], rows, key);
   const keys = legend(series, hidden, () => box.redraw());
   if (keys) box.prepend(keys);
   box.append(table);

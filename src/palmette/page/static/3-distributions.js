@@ -11,7 +11,7 @@ function binned(values, low, high, bins) {
 }
 
 /** Draw how the devices are distributed, a row for each kind of model. */
-function distribution(groups, { share, label, caption, x }) {
+function distribution(groups, { share, label, caption, x, key }) {
   const values = groups.map((group) => group.values.filter((value) => value !== null));
   const low = values.flat().reduce((a, b) => Math.min(a, b), Infinity),
     high = values.flat().reduce((a, b) => Math.max(a, b), -Infinity);
@@ -70,8 +70,10 @@ function distribution(groups, { share, label, caption, x }) {
     });
   const box = figure(draw, { label, caption });
   box.append(
-    numbersBehind(["models", "from", "to", "devices"], () =>
-      bins.map((bin) => [bin.name, score(bin.low, share), score(bin.high, share), count(bin.number)]),
+    numbersBehind(
+      ["models", "from", "to", "devices"],
+      () => bins.map((bin) => [bin.name, score(bin.low, share), score(bin.high, share), count(bin.number)]),
+      key,
     ),
   );
   return box;

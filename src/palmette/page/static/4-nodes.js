@@ -38,7 +38,8 @@ function strip(run, population, devices, kind, scale, pick) {
     role: "img",
     "aria-label": `${many(devices.length, "device")}, coloured by ${run.metric}`,
   });
-  const box = h("div", { class: "stripbox" }, canvas);
+  const left = devices.length - shown.length;
+  const box = h("div", { class: "stripbox" }, canvas, left > 0 ? note(`${count(left)} more are not drawn here.`) : null);
   let columns = 1;
   const deviceAt = (event) => {
     const place = canvas.getBoundingClientRect();

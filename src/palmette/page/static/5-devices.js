@@ -46,6 +46,7 @@ function devicesCard(run, population, key) {
         h("h3", null, "How many devices fare how well"),
         distribution(groups, {
           share: run.share,
+          key: `${key}-distribution`,
           x: `test ${run.metric} of a device`,
           label: `Distribution of test ${run.metric} over the devices`,
           caption: "The height is the number of devices; the dashed line is their mean.",
@@ -54,7 +55,7 @@ function devicesCard(run, population, key) {
       h(
         "div",
         null,
-        h("h3", null, `The ten that fare worst, by ${kinds[0]}`),
+        h("h3", null, `${trained.length > 10 ? "The ten that fare worst" : "From the worst to the best"}, by ${kinds[0]}`),
         sortable(
           [
             {

@@ -52,11 +52,11 @@ function curvesCard(run, key) {
         { head: "last", value: (one) => one.last, show: (one) => score(one.last, run.share) },
         { head: run.sampled ? "best (sampled)" : "best", value: (one) => one.best, show: (one) => score(one.best, run.share) },
         { head: "in round", value: (one) => one.best_round, show: (one) => count(one.best_round) },
-        { head: "mean of devices", value: (one) => one.devices, show: (one) => score(one.devices, run.share) },
-        { head: "spread of devices", value: (one) => one.spread, show: (one) => score(one.spread, run.share) },
-        { head: "worst tenth", value: (one) => one.worst, show: (one) => score(one.worst, run.share) },
+        { head: "mean of\ndevices", value: (one) => one.devices, show: (one) => score(one.devices, run.share) },
+        { head: "spread of\ndevices", value: (one) => one.spread, show: (one) => score(one.spread, run.share) },
+        { head: "worst\ntenth", value: (one) => one.worst, show: (one) => score(one.worst, run.share) },
         ...(run.models.some((one) => one.unseen !== null)
-          ? [{ head: "unseen devices", value: (one) => one.unseen, show: (one) => score(one.unseen, run.share) }]
+          ? [{ head: "unseen\ndevices", value: (one) => one.unseen, show: (one) => score(one.unseen, run.share) }]
           : []),
       ],
       run.models,
@@ -125,11 +125,7 @@ function trafficCard(run, key) {
     ),
     some && series.some((one) => one.points.length > 1)
       ? [
-          h(
-            "h3",
-            null,
-            "Accuracy for bytes on the link to the server".replace("Accuracy", run.share ? "Accuracy" : run.metric),
-          ),
+          h("h3", null, `${capital(run.metric)} for bytes on the link to the server`),
           lines(series, {
             x: "sent over the link to the server",
             y: `test ${run.metric}`,

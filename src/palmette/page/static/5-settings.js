@@ -33,17 +33,14 @@ function settingsCard(run, key) {
               ),
             )
           : null,
-        h(
-          "details",
-          null,
-          h("summary", null, "Constants and notes"),
+        folded("Constants and notes", `${key}-constants`, () => [
           note(
             Object.entries(theorem.constants)
               .map(([name, value]) => `${name} = ${value}`)
               .join(", "),
           ),
-          theorem.notes.map(note),
-        ),
+          ...theorem.notes.map(note),
+        ]),
       ]
     : note(theorem.reason);
   return card(
@@ -53,12 +50,12 @@ function settingsCard(run, key) {
       [
         { head: "setting", text: true, value: (one) => one.name, show: (one) => h("code", null, one.name) },
         { head: "value", text: true, value: (one) => one.value, show: (one) => h("code", null, one.value) },
-        { head: "what it is", text: true, value: (one) => one.about },
+        { head: "what it is", text: true, prose: true, value: (one) => one.about },
       ],
       run.settings,
       {
         key: `${key}-setting-table`,
-        caption: "All settings of the algorithm, and what else differs from the defaults.",
+        caption: "All settings of the algorithm, then those of data, model and links that were given or taken.",
       },
     ),
     h("h3", null, "The theorem behind the algorithm"),

@@ -11,7 +11,7 @@ function populationCard(population, key) {
     "The samples",
     note(told),
     population.labels
-      ? labelPicture(population)
+      ? labelPicture(population, key)
       : population.target
         ? targetPicture(population)
         : note("Labels were not written down for this kind of data, or there are too many devices to show them."),
@@ -45,7 +45,7 @@ function labelColumns(population) {
   };
 }
 
-function labelPicture(population) {
+function labelPicture(population, key) {
   const { tier, columns, left } = labelColumns(population);
   const classes = columns[0].counts.length,
     most = Math.min(classes, 100);
@@ -116,12 +116,13 @@ function labelPicture(population) {
   ].join(" ");
   const box = figure(draw, {
     label: "Labels",
-    caption: `Every column is a ${tier === 0 ? "device, in the order of the teams" : "team"}, every row a class; the darker, the larger its share of the training samples. ${left_out}`,
+    caption: `Every column is a ${tier === 0 ? "device, in the order of the teams" : "team"}, every row a class; the stronger the colour, the larger its share of the training samples. ${left_out}`,
   });
   box.append(
     numbersBehind(
       [tier === 0 ? "device" : "team", ...Array.from({ length: most }, (_, k) => className(population, k))],
       () => columns.map((column) => [column.name, ...column.counts.slice(0, most).map(count)]),
+      `${key}-labels`,
     ),
   );
   return box;
@@ -138,8 +139,9 @@ function targetPicture(population) {
       q3: five[3],
       high: five[4],
     }))
-    .filter((row) => row.middle !== null)
-    .slice(0, COLUMNS);
+    .filter((row) => row.middle !== null);
+  const left = rows.length - COLUMNS;
+  rows.splice(COLUMNS);
   const draw = (width) =>
     Plot.plot({
       width,
@@ -170,7 +172,6 @@ function targetPicture(population) {
     });
   return figure(draw, {
     label: "Targets",
-    caption:
-      "Training targets of every device: the thin line from the least to the largest, the thick one the middle half, the dot the median.",
+    caption: `Training targets of every device: the thin line from the least to the largest, the thick one the middle half, the dot the median.${left > 0 ? ` ${count(left)} more devices are left out.` : ""}`,
   });
 }

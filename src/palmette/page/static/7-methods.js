@@ -7,6 +7,7 @@ function groupCards(data, group, at) {
   const first = methodsCard(data, group, key),
     made = [];
   if (!group.methods.length) return [first];
+  if (group.methods.length === 1 && group.seeds.length === 1) return [first]; // the run below has the same curves
   const curves = methodCurves(group, key, colours);
   if (curves) made.push(curves);
   const paired = pairedCard(group, key, colours);
@@ -14,7 +15,7 @@ function groupCards(data, group, at) {
   const cost = costCard(group, key, colours);
   if (cost) made.push(cost);
   if (data.groups.length === 1 || !made.length) return [first, ...made];
-  first.append(h("details", null, h("summary", null, "Curves, devices one by one, and bytes"), made));
+  first.append(folded("Curves, devices one by one, and bytes", `${key}-more`, () => made));
   return [first];
 }
 
@@ -65,7 +66,7 @@ function methodsCard(data, group, key) {
           : "–",
     })),
     {
-      head: "worst tenth\nof devices",
+      head: "worst\ntenth",
       value: (one) => (one.models.PM || Object.values(one.models)[0])?.worst_decile ?? null,
       show: (one) => score((one.models.PM || Object.values(one.models)[0])?.worst_decile ?? null, share),
     },
@@ -90,21 +91,27 @@ function methodsCard(data, group, key) {
     });
   if (some("worse"))
     columns.push({
-      head: `worse than\n${group.against}`,
+      head: `worse\nthan\n${group.against}`,
       value: (one) => one.worse ?? null,
       show: (one) => (one.worse === undefined || one.worse === null ? "–" : `${Math.round(100 * one.worse)} %`),
     });
   if (some("hurt"))
     columns.push({
-      head: "worse than\nalone",
+      head: "worse\nthan\nalone",
       value: (one) => one.hurt ?? null,
       show: (one) => (one.hurt === undefined || one.hurt === null ? "–" : `${Math.round(100 * one.hurt)} %`),
     });
+  if (some("hurt_team"))
+    columns.push({
+      head: "worse\nthan\nteam’s",
+      value: (one) => one.hurt_team ?? null,
+      show: (one) => (one.hurt_team === undefined || one.hurt_team === null ? "–" : `${Math.round(100 * one.hurt_team)} %`),
+    });
   columns.push(
     { head: "steps of\na device", value: (one) => one.steps_per_device, show: (one) => count(one.steps_per_device) },
-    { head: "sent to and\nfrom server", value: (one) => one.sent, show: (one) => bytes(one.sent) },
+    { head: "sent to\nand from\nserver", value: (one) => one.sent, show: (one) => bytes(one.sent) },
   );
-  const units = share ? "points of a percentage" : `units of ${group.metric}`;
+  const units = share ? "percentage points" : `units of ${group.metric}`;
   return card(
     `${key}-methods`,
     data.groups.length > 1 ? `Methods: ${group.title}` : "Methods",
@@ -113,7 +120,7 @@ function methodsCard(data, group, key) {
     group.methods.length
       ? sortable(columns, group.methods, {
           key: `${key}-table`,
-          caption: `Test ${group.metric}${several ? `, mean of up to ${group.seeds.length} seeds ± standard deviation` : ""}; PM are personal, TM team models, GM the global model. The best of a column is bold.${some("difference") ? ` Differences are of personal models on the same device, in ${units}, with a 95 % bootstrap interval over seeds, teams and devices. “Worse than” is the share of devices whose personal model does worse than that method’s, or than one trained on the device alone.` : ""}`,
+          caption: `Test ${group.metric}${several ? `, mean of up to ${group.seeds.length} seeds ± standard deviation` : ""}; PM are personal, TM team models, GM the global model. The best of a column is bold; the worst tenth is the mean of the tenth of the devices that fare worst.${some("difference") ? ` Differences are of personal models on the same device, in ${units}, with a 95 % bootstrap interval over seeds, teams and devices. “Worse than” is the share of devices whose personal model does worse than that method’s, than one trained on the device alone, or than the team’s model of the same method.` : ""}`,
         })
       : note("No run has come to its end yet."),
   );
@@ -158,7 +165,7 @@ function methodCurves(group, key, colours) {
   });
   return card(
     `${key}-curves`,
-    `Test ${group.metric} over the rounds`,
+    `Methods over the rounds: test ${group.metric}`,
     h("div", { class: "controls" }, h("label", null, "Models", choose)),
     place,
   );
@@ -239,7 +246,7 @@ function costCard(group, key, colours) {
   if (!series.length) return null;
   return card(
     `${key}-cost`,
-    `${group.share ? "Accuracy" : group.metric} for bytes on the link to the server`,
+    `${capital(group.metric)} for bytes on the link to the server`,
     lines(series, {
       x: "sent over the link to the server",
       y: `test ${group.metric} (${kind})`,

@@ -144,14 +144,17 @@ function theme(value) {
   button.textContent = now === "dark" ? "Light theme" : "Dark theme";
   button.onclick = () => {
     theme(kept(now === "dark" ? "light" : "dark") || (now === "dark" ? "light" : "dark"));
-    document.querySelectorAll("figure").forEach((one) => one.redraw?.());
+    redraw();
   };
 }
+const redraw = () => document.querySelectorAll("figure").forEach((one) => one.redraw?.());
 theme(kept());
 dark.addEventListener("change", () => {
-  if (!kept()) theme();
+  if (kept()) return;
+  theme();
+  redraw();
 });
-addEventListener("beforeprint", () => document.querySelectorAll("figure").forEach((one) => one.redraw?.()));
+addEventListener("beforeprint", redraw);
 
 draw();
 
@@ -177,10 +180,9 @@ if (document.documentElement.dataset.live === "") {
         scrollTo({ top: spot, behavior: "instant" });
         if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
       } else if (answer.status !== 304) throw new Error(await answer.text());
-      tell(
-        data.live ? `live: ${data.runs.some((run) => run.state === "running") ? "running" : "waiting"}` : "finished",
-      );
-      pause = data.live ? 2000 : 10000;
+      const live = ["running", "waiting"].includes(data.state);
+      tell(live ? `live: ${data.state}` : data.state);
+      pause = live ? 2000 : 10000;
     } catch (error) {
       tell(
         error instanceof TypeError

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from matplotlib.text import Text
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -158,6 +159,12 @@ def test_tables_and_json_say_which_devices_a_number_is_about(finished: Result) -
     told = finished.summary()
     assert told["on"] == {"models": "all", "best": "sampled"}
     assert told["models"]["PM"]["loss"] == finished.last("PM", "loss")
+
+
+def test_the_figure_says_which_devices_its_curves_are_about(finished: Result) -> None:
+    drawn = pm.figure(finished, "convergence")
+    texts = [found.get_text() for found in drawn.findobj(Text)]
+    assert any("of a sample of the devices" in text for text in texts)
 
 
 def test_the_page_says_which_devices_curves_are_about(finished: Result) -> None:

@@ -159,6 +159,20 @@ def test_numbers_are_of_the_devices_that_train_and_those_of_unseen_ones_are_name
     assert last["held-out/GM/accuracy"] == result.last("GM", on="held-out")
 
 
+def test_numbers_of_a_sample_of_the_devices_are_named_so(tmp_path: Path) -> None:
+    notes = Notes()
+    people = pm.make_population("digits", tree="2x4", unseen=0.25)
+    given: dict[str, Any] = {"settings": {"local_steps": 2}, "evaluate_on": 5, "evaluate_every": 1}
+    result = pm.run("fedavg", people, rounds=2, out=tmp_path / "run", track=[notes], **given)
+    (_, first), (_, last) = notes.rounds[-2:]
+    assert "PM/accuracy" not in first
+    assert first["sampled/PM/accuracy"] == result.curve("PM")[1]
+    assert last["PM/accuracy"] == result.last("PM")
+    assert last["sampled/PM/accuracy"] == result.curve("PM")[2]
+    assert last["PM/distance"] == result.last("PM", "distance", on="all")
+    assert last["sampled/PM/distance"] == result.last("PM", "distance", on="sampled")
+
+
 def test_an_observer_of_ones_own_is_told_as_well(people: pm.Population, tmp_path: Path) -> None:
     heard = []
 

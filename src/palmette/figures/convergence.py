@@ -85,6 +85,8 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
     for axes in grid[:-1] if not side_by_side else ():
         axes.set_xlabel("")
     told = [seeds_of(line for line, _ in chosen), f"shaded: {' or '.join(bands)}" if bands else ""]
+    if any(result.sampled for line, _ in chosen for result in line.results.values()):
+        told.append("of a sample of the devices")
     style.key(figure, list(shapes.values()), "; ".join(filter(None, told)))
     return drawn
 
@@ -128,7 +130,7 @@ def _of_devices(result: Result, kind: ModelKind, metric: str, rounds: Sequence[i
     """Return the band of the devices: the middle four fifths where every round lists them, else a standard deviation."""
     table = result.metrics
     keep = pc.equal(table["tier"], 0)
-    wanted = {"model": kind, "metric": metric, "when": "after", "on": result.on, "weight": "samples"}
+    wanted = {"model": kind, "metric": metric, "when": "after", "on": result.curve_on, "weight": "samples"}
     for column, value in wanted.items():
         keep = pc.and_(keep, pc.equal(table[column], value))
     part = table.filter(keep)

@@ -20,7 +20,7 @@ from palmette.runs.config import RunConfig
 from palmette.runs.execute import Observer
 from palmette.runs.files import Files
 from palmette.runs.folder import TRACKED, Folder
-from palmette.runs.metrics import HELD_OUT, OWN, POOLED, TRAINED
+from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SAMPLED, TRAINED, of_sample
 from palmette.track.tracker import Place, Start, Tracker, Trackers
 from palmette.values import one_line
 
@@ -118,14 +118,14 @@ class Tracked:
         new = zip(*(rows[name][self._seen :] for name in names), strict=True)
         self._seen = len(rows["round"])
         found: dict[int, dict[str, float]] = {}
-        default = "all" if self._simulation.population.unseen is None else TRAINED
+        groups = _groups("all" if self._simulation.population.unseen is None else TRAINED)
         for round_, when, model, tier, on, weight, statistic, metric, value in new:
             wanted = weight in ("samples", OWN) or (weight == "devices" and statistic != "mean")
             if tier != top or when != "after" or not wanted or statistic not in _STATISTICS:
                 continue
-            if on not in (default, "unseen", HELD_OUT) and weight != OWN:
+            group = groups.get(on) if weight != OWN else "" if on == "all" else f"{SAMPLED}/"
+            if group is None:
                 continue
-            group = f"{on}/" if on in ("unseen", HELD_OUT) else ""
             found.setdefault(round_, {})[f"{group}{model}/{metric}{_STATISTICS[statistic]}"] = value
         return {round_: {**found[round_], **self._traffic.until(round_, self._simulation)} for round_ in sorted(found)}
 
@@ -150,6 +150,16 @@ class Tracked:
     def _keep(self) -> None:
         """Remember what each tracker knows, for when the run goes on; not one of the files that make the run."""
         Files(self._folder.path).write_json(TRACKED, self._kept)  # a list of its own, so that no checksum tells of it
+
+
+def _groups(default: str) -> dict[str, str]:
+    """Return what the numbers about a group of devices begin with, by its word for ``on``.
+
+    Args:
+        default: The devices that numbers are about where nothing else is said.
+    """
+    known = {default: "", "unseen": "unseen/", HELD_OUT: f"{HELD_OUT}/"}
+    return known | {of_sample(on): f"{SAMPLED}/{before}" for on, before in known.items()}
 
 
 class _Sum:

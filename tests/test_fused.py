@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from palmette.learner.backends import Feed, LoopBackend, task_loss
+from palmette.learner.backends import Feed, task_loss
 from palmette.learner.fused import FusedBackend
+from palmette.learner.loop import LoopBackend
 from palmette.learner.lowering import LAYERS, NotFused, lower
 from palmette.task import Task
 from palmette.task.models.text import Spelling

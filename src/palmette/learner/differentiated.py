@@ -120,30 +120,3 @@ class Spelled(Differentiated):
         gate, change = (torch.baddbmm(bias[:, None], vectors, weight.mT) for weight, bias in (own[-4:-2], own[-2:]))
         gate = gate.sigmoid()
         return (gate * change.relu() + (1 - gate) * vectors).view(*x.shape, -1)
-
-
-class Lstm(Differentiated):
-    """A long short-term memory; every step of the sequence is one batched product for all devices."""
-
-    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Return the outputs of the last layer at every step, ``(n, batch, steps, hidden)``."""
-        per = 4 if self.layer.bias else 2
-        for number in range(self.layer.num_layers):
-            x = self._one(x, own[number * per : (number + 1) * per])
-        return x
-
-    def _one(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        n, batch, steps, _ = x.shape
-        gates = torch.bmm(x.flatten(1, 2), own[0].mT).view(n, batch, steps, -1)
-        if len(own) > 2:
-            gates = gates + (own[2] + own[3])[:, None, None]
-        hidden = cell = x.new_zeros((n, batch, self.layer.hidden_size))
-        back = own[1].mT
-        outputs = []
-        for step in range(steps):
-            now = torch.baddbmm(gates[:, :, step], hidden, back)
-            take, forget, new, give = now.chunk(4, -1)
-            cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
-            hidden = torch.sigmoid(give) * torch.tanh(cell)
-            outputs.append(hidden)
-        return torch.stack(outputs, 2)

@@ -15,6 +15,7 @@ from torch import fx, nn
 from palmette.learner import differentiated as d
 from palmette.learner import stages as s
 from palmette.learner.convolution import Conv2d
+from palmette.learner.recurrent import Lstm
 from palmette.task import AddressedDropout
 from palmette.task.models.text import Spelling
 
@@ -32,7 +33,7 @@ LAYERS: dict[type[nn.Module], type[s.Stage]] = {
     nn.LayerNorm: d.LayerNorm,
     nn.GroupNorm: d.GroupNorm,
     nn.Embedding: d.Embedding,
-    nn.LSTM: d.Lstm,
+    nn.LSTM: Lstm,
     Spelling: d.Spelled,
     **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), d.Samplewise),
     **dict.fromkeys((nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Softplus, nn.Hardtanh, nn.ReLU6, nn.Mish), d.Elementwise),
@@ -125,8 +126,17 @@ def lower(module: nn.Module) -> list[Link]:
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
-    links = _Chain(module).follow(list(graph.nodes))
+    links = _pool_first(_Chain(module).follow(list(graph.nodes)))
     return [Link(link.layer, tuple(name.removeprefix(prefix) for name in link.names)) for link in links]
+
+
+def _pool_first(links: list[Link]) -> list[Link]:
+    """Put the largest of windows before rectified linear units: the values are the same, and there are fewer to rectify."""
+    links = list(links)
+    for i in range(len(links) - 1):
+        if links[i].stage is s.Relu and links[i + 1].stage is s.MaxPool2d:
+            links[i], links[i + 1] = links[i + 1], links[i]
+    return links
 
 
 def _is_row(module: nn.Module) -> bool:

@@ -15,6 +15,7 @@ from palmette.errors import BadInput
 from palmette.learner.backends import Backend, CompiledBackend, Feed, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.learner.loop import LoopBackend
+from palmette.learner.survey import survey
 from palmette.task import Task
 
 BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
@@ -23,7 +24,7 @@ BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] 
     "compile": CompiledBackend,
     "loop": LoopBackend,
 }
-"""The backends; ``auto`` tries fused, then vmap, then loop. Compiling is only done where it is asked for."""
+"""The backends; ``auto`` considers all but compiling, which is only done where it is asked for."""
 
 _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
 _LETTERS = 200  # of an error of torch that are repeated
@@ -33,15 +34,27 @@ _SINGLE = (
     "samples, or use nn.GroupNorm or nn.LayerNorm"
 )
 
+_ASKED = "as engine.backend says"
+
 Probe = tuple[Tensor, Tensor]
 Plain = tuple[LoopBackend, Tensor]
 """Plain autograd, and its gradient on a probe."""
 
 
 def choose(
-    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, plain: Plain | None = None
+    name: str,
+    task: Task,
+    dtype: torch.dtype,
+    device: torch.device,
+    probe: Probe,
+    plain: Plain | None = None,
+    *,
+    batch: int = 20,
 ) -> tuple[Backend, str]:
     """Return the backend to use and why.
+
+    ``"auto"`` takes the first of fused and vmap that can run the model and for which, on a CPU, its layers are not too large
+    (`palmette.learner.survey`); else loop.
 
     Args:
         name: ``"auto"`` or a name of `BACKENDS`.
@@ -50,6 +63,7 @@ def choose(
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
         plain: What plain autograd gives, where it is known already.
+        batch: Samples of a step.
     """
     if name != "auto" and name not in BACKENDS:
         raise BadInput(f"backend must be auto or one of {', '.join(BACKENDS)}, not {name!r}")
@@ -57,17 +71,35 @@ def choose(
         loop = LoopBackend(task, dtype, device)
         plain = loop, _gradient(loop, task, dtype, probe)
     loop, expected = plain
+    if name == "auto":
+        return _fitting(task, dtype, device, probe, plain, batch)
+    if name == "loop":
+        return _in_order(loop, task, dtype, device, probe, expected), _ASKED
+    backend, told = _tried(name, task, dtype, device, probe, expected)
+    if backend is None:
+        raise BadInput(f"backend {name!r} {told[0]}; use backend 'auto'")
+    return backend, "; ".join([*told, _ASKED])
+
+
+def _fitting(
+    task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, plain: Plain, batch: int
+) -> tuple[Backend, str]:
+    """Return the backend that fits a model, and why."""
+    loop, expected = plain
     reasons: list[str] = []
-    for kind in ("fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
-        backend, told = _tried(kind, task, dtype, device, probe, expected)
+    work = survey(loop, probe[0][0], batch) if device.type == "cpu" else None
+    for name, way in (("fused", "a chain of common layers"), ("vmap", "its layers are small")):
+        if work is not None and (why := work.unfit(name)):
+            if name == "vmap" or not reasons:
+                reasons.append(why)
+            continue
+        backend, told = _tried(name, task, dtype, device, probe, expected)
         if backend is not None:
-            why = "the first of fused, vmap and loop that can run this model" if name == "auto" else "as you asked"
-            return backend, "; ".join([*reasons, *told, why])
-        reasons += [f"{kind} {text}" for text in told]
-        if name != "auto":
-            raise BadInput(f"backend {name!r} {told[0]}; use backend 'auto'")
-    loop = _in_order(loop, task, dtype, device, probe, expected)
-    return loop, "; ".join([*reasons, "loop runs any model" if name == "auto" else "as you asked"])
+            return backend, "; ".join([*reasons, *told, way])
+        reasons += [f"{name} {text}" for text in told]
+    if work is None or not work.unfit("vmap"):
+        reasons.append("loop runs any model")
+    return _in_order(loop, task, dtype, device, probe, expected), "; ".join(dict.fromkeys(reasons))
 
 
 def _tried(

@@ -249,8 +249,9 @@ def one_by_one(
                 for step in range(min(_STEPS, total - low)):
                     go_on()
                     which = index[min(step, len(index) - 1), i, : real[min(step, len(real) - 1), i]]
-                    at = torch.full((), plan.begin + low + step, device=rows.device)
-                    masks = address.mix(dropout[i], at) if mine.dropout else at
+                    masks = dropout[i]
+                    if mine.dropout:
+                        masks = address.mix(masks, torch.full((), plan.begin + low + step, device=rows.device))
                     change(mine.gradients(samples.features(which), samples.targets(which), masks))
             rows[i] = mine.row
             if running is not None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from palmette.learner.head import gradients
 from palmette.learner.stages import Stage, blend
 from palmette.task.models.text import beside
 
@@ -36,12 +37,16 @@ class Differentiated(Stage):
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Differentiate, update the sinks and pass the input's gradient on."""
-        gradients = torch.autograd.grad(self._y, self._leaves, delta.contiguous())
+        found = gradients(self._y, self._leaves, delta.contiguous())
         learned = [sink for sink in self.sinks if sink is not None]
-        for sink, gradient in zip(learned, gradients, strict=False):
+        for sink, gradient in zip(learned, found, strict=False):
+            assert gradient is not None  # every stage depends on all it has
             blend(sink, gradient, beta, alpha)
+        if self.place.first:
+            return delta
+        assert found[-1] is not None
         # Later stages write into the gradient, so it must not be one number seen many times.
-        return delta if self.place.first else gradients[-1].contiguous()
+        return found[-1].contiguous()
 
 
 class Elementwise(Differentiated):

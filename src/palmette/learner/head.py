@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
 from palmette.learner import dense
 from palmette.task import Task
+
+
+class _Given(torch.autograd.Function):
+    """A number whose gradient in a tensor is known: what lets autograd begin there, with a gradient of ours."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, delta: Tensor) -> Tensor:
+        """Return a number that stands for the loss; nobody reads it."""
+        ctx.delta = delta
+        return value.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient that is known."""
+        return ctx.delta, None
+
+
+def gradients(value: Tensor, leaves: Sequence[Tensor], delta: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradient of every leaf, given that of a value they lead to; ``None`` where they do not.
+
+    It is `torch.autograd.grad` with ``grad_outputs``, which would import a library for algebra first: a second and a half.
+
+    Args:
+        value: What was computed from the leaves.
+        leaves: Where the gradients are wanted.
+        delta: The gradient of the value.
+    """
+    with torch.enable_grad():
+        number = _Given.apply(value, delta)  # type: ignore[no-untyped-call]
+    return torch.autograd.grad(number, leaves, allow_unused=True)
 
 
 class Head:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from palmette.learner.backends import Batch, Feed, Gradients, Objective, Stack, apart, spread, task_loss, whole
-from palmette.learner.head import Head
+from palmette.learner.head import Head, gradients
+from palmette.learner.normalising import replace_group_norms
 from palmette.task import AddressedDropout, Task
 
 Parts = tuple[str, ...] | None
@@ -38,6 +39,8 @@ class Instance:
     def __init__(self, task: Task, dtype: torch.dtype, device: torch.device, *, channels_last: bool) -> None:
         self._task, self._head, self._channels_last = task, Head(task), channels_last
         self.module = task.replica(training=True, dtype=dtype, device=device)
+        if channels_last:
+            replace_group_norms(self.module)
         self.row = torch.zeros(task.learned.width, dtype=dtype, device=device)
         self._parameters: dict[str, tuple[nn.Parameter, Tensor]] = {}
         named = dict(self.module.named_parameters())
@@ -79,13 +82,13 @@ class Instance:
             x = _channels_last(x)
         leaves = [parameter for parameter, _ in self._parameters.values() if parameter.requires_grad]
         with torch.enable_grad():
-            output = self.module(x)
+            output: Tensor = self.module(x)
+            if not output.requires_grad:  # behind a dropout of everything
+                return [None] * len(leaves)
             delta = self._head.closed(output.detach()[None], y[None])
-            value = output if delta is not None else self._task.per_sample_loss(output, y).mean()
-        if not value.requires_grad:  # behind a dropout of everything
-            return [None] * len(leaves)
-        given = None if delta is None else delta[0].div_(len(y))
-        return torch.autograd.grad(value, leaves, given, allow_unused=True)
+            if delta is not None:
+                return gradients(output, leaves, delta[0].div_(len(y)))
+            return torch.autograd.grad(self._task.per_sample_loss(output, y).mean(), leaves, allow_unused=True)
 
     def flat(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Return gradients as a row, with zeros where there are none."""

@@ -158,13 +158,14 @@ class Flatten(Stage):
 
     def forward(self, x: Tensor) -> Tensor:
         """Give the samples their new shape."""
-        self._shape = x.shape
+        self._x = x
         start, end = self.layer.start_dim, self.layer.end_dim
         return x.flatten(start + 1 if start > 0 else start, end + 1 if end > 0 else end)
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Give the gradient its old shape back."""
-        return delta.reshape(self._shape)
+        """Give the gradient its old shape back, in the order of memory that the stages before it work in."""
+        shaped = delta.reshape(self._x.shape)
+        return shaped if self._x.is_contiguous() else torch.empty_like(self._x).copy_(shaped)
 
 
 class Select(Stage):

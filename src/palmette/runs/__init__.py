@@ -207,7 +207,8 @@ def execute(
             config = _with_object(config, method)
         config = config.on(people, check_method(method or config.method()))
         simulation = prepare(config, method, people, task, threads, path)
-        resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
+        backend = simulation.learner.backend.name
+        resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task, backend)
         _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made
         # What was ended before it began is like a new folder, whatever is to be done with a run.

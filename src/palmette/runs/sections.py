@@ -145,8 +145,9 @@ class EngineConfig(Part):
     """How a run is computed; only ``dtype``, ``chunk``, ``backend`` and ``device`` can change the rounding of a result.
 
     Attributes:
-        backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the
-            first of these that can compute the model.
+        backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` (many devices at once) or ``"loop"`` (one
+            after the other). ``"auto"`` takes the one that is fastest for layers of such a size, by a rule that depends on the
+            model, the samples' shape and the batch size alone; in the config.toml of a run stands the one it took.
         dtype: Floating-point type of models and gradients.
         device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
         chunk: Devices that are computed together; by default chosen from the size of the model.

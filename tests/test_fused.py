@@ -108,6 +108,22 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
         [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d(1), nn.ReLU(), *tail(3)],
     ),
     "average pools": ((2, 8, 8), [nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), *tail(48)]),
+    "group norm of signals": (
+        (4, 6),
+        [nn.GroupNorm(2, 4, affine=False), nn.Conv1d(4, 6, 3), nn.GroupNorm(3, 6), *tail(24)],
+    ),
+    "group norm of numbers": ((12,), [nn.Linear(12, 8), nn.GroupNorm(4, 8), nn.ReLU(), nn.Linear(8, 5)]),
+    "signals": (
+        (3, 20),
+        [
+            *(nn.Conv1d(3, 4, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 6, 3, stride=2, bias=False)),
+            *(nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(1), *tail(6)),
+        ],
+    ),
+    "wide signals": (
+        (20, 12),
+        [nn.Conv1d(20, 8, 5, dilation=2), nn.MaxPool1d(3, 1, 1, ceil_mode=True), nn.Tanh(), *tail(32)],
+    ),
     "nested": ((12,), [nn.Sequential(nn.Linear(12, 9), nn.ReLU()), nn.Sequential(nn.Linear(9, 5))]),
     "functions": ((2, 8, 8), Functional()),
     "reader": ((5,), Reader()),

@@ -76,7 +76,7 @@ RUNS: dict[str, tuple[tuple[int, ...], Make, str]] = {
     "Conv1d": (
         (4, 9),
         lambda: nn.Sequential(nn.Conv1d(4, 5, 3), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(15, 3)),
-        "vmap",
+        "fused",
     ),
     "EmbeddingBag": (WORDS, Bag, "vmap"),
     "tied weights": (FLAT, Tied, "vmap"),

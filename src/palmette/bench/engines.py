@@ -47,6 +47,7 @@ class Engine:
         make: Makes it ready for a case, once per number of threads.
         threaded: Whether it runs at other numbers of threads than one.
         missing: Why it cannot run here, or nothing.
+        chains: Whether it is for chains of dense layers and convolutions only.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Engine:
     make: Callable[[Case, int], Lane]
     threaded: bool = False
     missing: Callable[[], str] = lambda: ""
+    chains: bool = False
 
 
 def _learner(backend: str) -> Callable[[Case, int], Lane]:
@@ -83,7 +85,7 @@ def _learner(backend: str) -> Callable[[Case, int], Lane]:
 
 
 def _simulator(case: Case, threads: int) -> Lane:
-    """Make PerMFL rounds through the simulator with the fused backend, the time inside the learner taken down."""
+    """Make PerMFL rounds through the simulator on the backend that `auto` takes, the time inside the learner taken down."""
     workload, clock, spent = case.workload, case.clock, [0.0]
 
     class Timed(PerMFL):
@@ -95,7 +97,7 @@ def _simulator(case: Case, threads: int) -> Lane:
 
     steps = {"local_steps": workload.local_steps, "team_steps": workload.team_steps}
     algorithm = build(Timed, "permfl", {**steps, "alpha": RATE, "lam": PULL, "batch_size": workload.batch})
-    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, backend="fused", threads=threads)
+    simulation = Simulation(algorithm, case.population, case.task, rounds=1 << 30, threads=threads)
 
     def unit() -> int:
         before = simulation.device_steps
@@ -118,12 +120,19 @@ def _chunked(case: Case) -> Unit:
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("limit", "the matrix products of the steps alone, all devices in one call", _alone(limit, "limit")),
-        Engine("limit-chunked", "the same products in the learner's chunks", _alone(_chunked, "limit-chunked")),
-        Engine("fused", "palmette's learner: stacked products, the step folded in", _learner("fused")),
-        Engine("simulator", "PerMFL rounds in palmette's simulator, fused backend", _simulator, threaded=True),
+        Engine(
+            "limit",
+            "the matrix products of the steps alone, all devices in one call",
+            _alone(limit, "limit"),
+            chains=True,
+        ),
+        Engine(
+            "limit-chunked", "the same products in the learner's chunks", _alone(_chunked, "limit-chunked"), chains=True
+        ),
+        Engine("fused", "palmette's learner: stacked products, the step folded in", _learner("fused"), chains=True),
+        Engine("simulator", "PerMFL rounds in palmette's simulator", _simulator, threaded=True),
         Engine("vmap", "palmette's learner: torch.func.vmap of grad", _learner("vmap")),
-        Engine("loop", "palmette's learner: device after device, for debugging", _learner("loop")),
+        Engine("loop", "palmette's learner: device after device", _learner("loop")),
         Engine("plain", "a plain PyTorch loop over devices", _alone(plain.without_loader, "plain")),
         Engine(
             "plain-loader",
@@ -152,6 +161,9 @@ def lanes(case: Case, engines: list[str] | None, threads: list[int]) -> tuple[li
     made: list[Lane] = []
     notes: list[str] = []
     for engine in pick("engine", engines, ENGINES):
+        if engine.chains and not case.workload.chain:
+            notes.append(f"{engine.name} is for chains of dense layers and convolutions alone")
+            continue
         if reason := engine.missing():
             notes.append(reason)
             continue

@@ -238,20 +238,22 @@ def one_by_one(
     running = None if running is None else running.clone()
     most = int(wanted.max()) if len(wanted) else 0
     for low in range(0, most, _STEPS):
-        index = plan.block(low, min(_STEPS, most - low)).to(samples.device).unflatten(1, (len(rows), -1))
-        real = plan.real(low, min(_STEPS, most - low))
+        index = plan.block(low, min(_STEPS, most - low)).to(samples.device).unflatten(1, (len(rows), -1)).unbind(1)
+        real = plan.real(low, min(_STEPS, most - low)).T.tolist()
         for i, total in enumerate(wanted.tolist()):
             if total <= low:
                 continue
             mine.load(rows[i], None if running is None else running[i])
-            change = _changer(mine, update, i)
+            change, masks = _changer(mine, update, i), dropout[i]
+            sizes = real[i] * len(index[i]) if len(real[i]) == 1 else real[i]
+            each = [batch[:size] for batch, size in zip(index[i].unbind(), sizes, strict=True)]
             with blame(torch.tensor([i])):
                 for step in range(min(_STEPS, total - low)):
                     go_on()
-                    which = index[min(step, len(index) - 1), i, : real[min(step, len(real) - 1), i]]
-                    masks = dropout[i]
+                    which = each[min(step, len(each) - 1)]
                     if mine.dropout:
-                        masks = address.mix(masks, torch.full((), plan.begin + low + step, device=rows.device))
+                        at = torch.full((), plan.begin + low + step, device=rows.device)
+                        masks = address.mix(dropout[i], at)
                     change(mine.gradients(samples.features(which), samples.targets(which), masks))
             rows[i] = mine.row
             if running is not None:

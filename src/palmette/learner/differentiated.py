@@ -77,15 +77,6 @@ class LayerNorm(Differentiated):
         return affine(value, own)
 
 
-class GroupNorm(Differentiated):
-    """Group normalisation with each device's own scale and shift of the channels."""
-
-    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Normalise, then scale and shift."""
-        value: Tensor = F.group_norm(x.flatten(0, 1), self.layer.num_groups, eps=self.layer.eps).view(x.shape)
-        return affine(value, [part.reshape(*part.shape, *[1] * (x.dim() - 3)) for part in own])
-
-
 def affine(value: Tensor, own: Sequence[Tensor]) -> Tensor:
     """Multiply by the first and add the second of a stage's parameters, where it has them."""
     spread = [part.reshape(len(part), *[1] * (value.dim() - part.dim()), *part.shape[1:]) for part in own]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from palmette.learner.backends import Batch, Feed, Gradients, Objective, Stack, apart, spread, task_loss, whole
 from palmette.learner.head import Head, gradients
-from palmette.learner.normalising import replace_group_norms
+from palmette.learner.normalising import rectify_in_place, replace_group_norms
 from palmette.task import AddressedDropout, Task
 
 Parts = tuple[str, ...] | None
@@ -41,6 +41,7 @@ class Instance:
         self.module = task.replica(training=True, dtype=dtype, device=device)
         if channels_last:
             replace_group_norms(self.module)
+        rectify_in_place(self.module)
         self.row = torch.zeros(task.learned.width, dtype=dtype, device=device)
         self._parameters: dict[str, tuple[nn.Parameter, Tensor]] = {}
         named = dict(self.module.named_parameters())
@@ -87,7 +88,7 @@ class Instance:
                 return [None] * len(leaves)
             delta = self._head.closed(output.detach()[None], y[None])
             if delta is not None:
-                return gradients(output, leaves, delta[0].div_(len(y)))
+                return gradients(output, leaves, delta[0].div_(y.shape[0]))
             return torch.autograd.grad(self._task.per_sample_loss(output, y).mean(), leaves, allow_unused=True)
 
     def flat(self, gradients: Sequence[Tensor | None]) -> Tensor:
@@ -120,9 +121,7 @@ class LoopBackend:
 
     name = "loop"
 
-    def __init__(
-        self, task: Task, dtype: torch.dtype, device: torch.device, *, channels_last: bool = False
-    ) -> None:
+    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device, *, channels_last: bool = False) -> None:
         self._task, self._made = task, (dtype, device)
         self._channels_last = channels_last
         self._local = threading.local()

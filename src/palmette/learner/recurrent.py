@@ -4,9 +4,9 @@ For one layer with weights W of the inputs and U of the hidden units, at every s
 
     i, f, o = sigmoid(...)   g = tanh(...)   of   x W' + h U' + bias,        c = f c + i g,   h = o tanh(c).
 
-The products with W are one for all steps, and so are those that make the gradients of W and U: only ``h U'`` and its like in the
-backward pass have to go step by step. The slopes of the gates are known for all steps before the backward pass begins, so a step
-of it is six operations.
+The products with W are one for all steps, and so are those that make the gradients of W and U: only ``h U'`` and its like in
+the backward pass have to go step by step. The slopes of the gates are known for all steps before the backward pass begins, so a
+step of it is six operations.
 """
 
 from __future__ import annotations

@@ -250,6 +250,27 @@ class MaxPool2d(Stage):
         return _stack(back, delta)
 
 
+class MaxPool1d(MaxPool2d):
+    """The largest of every window of a signal: of images of one line."""
+
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
+        super().__init__(layer, own, sinks, place)
+        *sizes, rounds_up = self._settings
+        across = 1, 1, 0, 1  # kernel, stride, padding and dilation
+        self._settings = [
+            *((one, *(size if isinstance(size, tuple) else (size,))) for one, size in zip(across, sizes, strict=True)),
+            rounds_up,
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take the largest."""
+        return super().forward(x.unsqueeze(3)).squeeze(3)
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Send each gradient back to where the largest was."""
+        return super().backward(delta.unsqueeze(3), beta, alpha).squeeze(3)
+
+
 def _stack(images: Tensor, like: Tensor) -> Tensor:
     result: Tensor = images.unflatten(0, like.shape[:2])
     return result

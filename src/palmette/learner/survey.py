@@ -27,18 +27,16 @@ class Work(NamedTuple):
     Attributes:
         each: Of a call of a layer with weights, in the mean.
         lstm: Of all LSTMs together.
-        images: Whether there is group normalisation after a convolution of images.
     """
 
     each: float
     lstm: float
-    images: bool
 
     def unfit(self, backend: str) -> str:
         """Return why a backend that can run the model would lose against `loop` on a CPU; nothing where it would not."""
         if self.lstm > (LARGE_LSTM if backend == "fused" else 0):
             return f"its LSTM is {_millions(self.lstm)} a step; {_faster(LARGE_LSTM)}"
-        if self.each > LARGE and (backend == "vmap" or self.images):
+        if self.each > LARGE and backend == "vmap":
             return f"a call of its layers is {_millions(self.each)}; {_faster(LARGE)}"
         return ""
 
@@ -65,9 +63,7 @@ def survey(loop: LoopBackend, x: Tensor, batch: int) -> Work:
     calls = sum(number for _, _, number in found)
     total = sum(size for _, size, _ in found) * batch / samples
     lstm = sum(size for layer, size, _ in found if isinstance(layer, nn.LSTM)) * batch / samples
-    kinds = {type(layer) for layer in module.modules()}
-    normed = any(issubclass(kind, nn.GroupNorm) for kind in kinds) and nn.Conv2d in kinds
-    return Work(total / max(1, calls), lstm, normed)
+    return Work(total / max(1, calls), lstm)
 
 
 @contextmanager

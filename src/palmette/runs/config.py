@@ -236,16 +236,14 @@ class RunConfig(BaseModel):
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
         return folder if on_disk else "memory"
 
-    def resolved(
-        self, method: Algorithm, population: Population, task: Task, backend: str | None = None
-    ) -> RunConfig:
+    def resolved(self, method: Algorithm, population: Population, task: Task, backend: str | None = None) -> RunConfig:
         """Return the config with everything written out that the run depends on: settings, recipes, objects, versions.
 
         Args:
             method: The algorithm.
             population: The samples.
             task: What is learned.
-            backend: The backend that ``"auto"`` took, where it is known.
+            backend: The backend that computes the run, where it is known.
         """
         recipe = recipe_of(task, population)
         named = named_objects(method, population, task, recipe)
@@ -271,7 +269,7 @@ class RunConfig(BaseModel):
         if isinstance(task.loss, str):
             values["model"]["loss"] = task.loss
         if backend is not None:
-            values["engine"] = {**self.engine.model_dump(), "backend": backend}
+            values["engine"] = {**self.engine.model_dump(), "took": backend}
         return RunConfig.model_validate({**self.model_dump(), **values})
 
     def to_toml(self) -> str:

@@ -147,7 +147,8 @@ class EngineConfig(Part):
     Attributes:
         backend: Backend, the way gradients are computed: ``"fused"``, ``"vmap"`` (many devices at once) or ``"loop"`` (one
             after the other). ``"auto"`` takes the one that is fastest for layers of such a size, by a rule that depends on the
-            model, the samples' shape and the batch size alone; in the config.toml of a run stands the one it took.
+            model, the samples' shape and the batch size alone.
+        took: Backend that computed a run, in its config.toml; Palmette writes it. ``palmette resume`` goes on with it.
         dtype: Floating-point type of models and gradients.
         device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
         chunk: Devices that are computed together; by default chosen from the size of the model.
@@ -162,6 +163,7 @@ class EngineConfig(Part):
     """
 
     backend: str = "auto"
+    took: str | None = None
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     chunk: int | None = Field(None, ge=1)

@@ -14,7 +14,7 @@ MODELS: dict[str, Model] = {
     "mclr": Model(mclr),
     "dnn": Model(dnn),
     "cnn": Model(cnn),
-    "vgg": Model(vgg, "loop", otherwise={"norm=none": "fused"}, shape=(3, 32, 32), example=_COLOUR),
+    "vgg": Model(vgg, otherwise={"norm=batch": "loop"}, shape=(3, 32, 32), example=_COLOUR),
     "resnet": Model(resnet, "loop", shape=(3, 32, 32), example=_COLOUR),
     "linear": Model(linear),
     "logistic": Model(

@@ -20,7 +20,7 @@ class Model:
         make: Makes the module: ``make(shape, outputs, *, seed, ...)``, with its settings as further keywords.
         backend: The backend that ``auto`` takes for it on a CPU, with its settings and batches as they are by default; a test
             compares it with what is taken. It may be another one for a smaller or a larger model.
-        otherwise: The backend with other settings, where it is another, as in ``{"norm=none": "fused"}``.
+        otherwise: The backend with other settings, where it is another, as in ``{"norm=batch": "loop"}``.
         shape: Shape of an example sample.
         outputs: Number of classes of the example.
         tokens: For models of text: samples are rows of whole numbers below this one. 0 for samples of real numbers.
@@ -41,7 +41,7 @@ class Model:
 
     @property
     def backends(self) -> str:
-        """The backend in words, as in ``loop; fused with model.norm=none``."""
+        """The backend in words, as in ``fused; loop with model.norm=batch``."""
         return "; ".join([self.backend, *(f"{name} with model.{setting}" for setting, name in self.otherwise.items())])
 
     def choices(self) -> list[dict[str, str]]:

@@ -28,12 +28,12 @@ from palmette.algorithms.own_parts import FedPer, FedRep
 from palmette.bench import plain
 from palmette.bench.engines import Lane
 from palmette.bench.measure import Timing, measure, paired
+from palmette.bench.modules import conv1d
 from palmette.bench.workloads import RATE, Case, Workload, random_population
 from palmette.learner import Learner, LocalWork
 from palmette.population import Population
 from palmette.task import Task
 from palmette.task.models import MODELS
-from palmette.bench.modules import conv1d
 from zoo import Attention, LoRA, Recurrent, Transformer
 
 PAGE = Path(__file__).parent.parent / "docs" / "models.md"

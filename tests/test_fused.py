@@ -48,6 +48,17 @@ class Reader(nn.Module):
         return self.last(outputs[:, -1])
 
 
+class Listener(nn.Module):
+    """An LSTM without biases over numbers, whose outputs at all steps are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(3, 4, 2, batch_first=True, bias=False), nn.Linear(20, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.lstm(x)[0].flatten(1))
+
+
 class Idle(nn.Module):
     """A module with a layer it never uses."""
 
@@ -128,6 +139,7 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
     "functions": ((2, 8, 8), Functional()),
     "reader": ((5,), Reader()),
     "deep reader": ((4,), Reader(2)),
+    "listener": ((5, 3), Listener()),
     "speller": ((4,), [Spelling([chr(97 + n) * n for n in range(1, 12)], 3, 2, (1, 2), 5), *tail(16)]),
     "idle layer": ((12,), Idle()),
 }

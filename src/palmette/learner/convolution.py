@@ -132,10 +132,14 @@ class Conv1d(Conv2d):
 
     def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         assert isinstance(layer, nn.Conv1d)
+        (kernel_size,), (stride,), (dilation,), padding = (
+            layer.kernel_size,
+            layer.stride,
+            layer.dilation,
+            layer.padding[0],
+        )
         image = nn.Conv2d(
-            *(layer.in_channels, layer.out_channels, (1, *layer.kernel_size), (1, *layer.stride)),
-            padding=(0, *(int(each) for each in layer.padding)),
-            dilation=(1, *layer.dilation),
+            *(layer.in_channels, layer.out_channels, (1, kernel_size), (1, stride), (0, int(padding)), (1, dilation)),
             groups=layer.groups,
             device="meta",  # for its settings only
         )

@@ -81,8 +81,8 @@ class _Normalise(torch.autograd.Function):
     def backward(ctx: Any, *deltas: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         """Return the gradients of the images, the scale and the shift."""
         delta = deltas[0].contiguous(memory_format=torch.channels_last)
-        result = torch.empty_like(delta)
-        along, total = normalised_back(_flat(delta), *ctx.saved_tensors, _flat(result))
+        result, (centred, scale, weight, join) = torch.empty_like(delta), ctx.saved_tensors
+        along, total = normalised_back(_flat(delta), centred, scale, weight, join, _flat(result))
         return result, along.sum(0), total.sum(0), None, None
 
 
@@ -117,8 +117,9 @@ def replace_group_norms(module: nn.Module) -> None:
     """Put `ChannelsLastGroupNorm` in the place of a module's group normalisations."""
     for parent in list(module.modules()):
         for name, layer in list(parent.named_children()):
-            whole = layer.weight is not None and layer.bias is not None if type(layer) is nn.GroupNorm else False
-            if whole and not _hooked(layer):
+            if not isinstance(layer, nn.GroupNorm) or type(layer) is not nn.GroupNorm or _hooked(layer):
+                continue
+            if layer.weight is not None and layer.bias is not None:
                 setattr(parent, name, ChannelsLastGroupNorm(layer))
 
 

@@ -178,8 +178,9 @@ def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, pr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the model warns of is told when it trains
         try:
-            # As an objective of someone's own is differentiated: a module called with rows it is given, which not every one is.
-            first = _gradient(loop, task, dtype, probe, lambda rows, batch: task_loss(rows, batch))
+            # As objectives of algorithms are: with parameters that are handed over, which some modules cannot follow.
+            _gradient(loop, task, dtype, probe, lambda rows, batch: task_loss(rows, batch))
+            first = _gradient(loop, task, dtype, probe)
             # After one call, so that what a module makes at its first and keeps is there.
             kept = {name: value.clone() for name, value in loop.buffers()}
             second = _gradient(loop, task, dtype, probe)

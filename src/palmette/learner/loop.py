@@ -13,7 +13,18 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from palmette.learner.backends import Batch, Feed, Gradients, Objective, Stack, apart, spread, task_loss, whole
+from palmette.learner.backends import (
+    Batch,
+    Feed,
+    Gradients,
+    Objective,
+    Replicas,
+    Stack,
+    apart,
+    spread,
+    task_loss,
+    whole,
+)
 from palmette.learner.head import Head, gradients
 from palmette.learner.normalising import rectify_in_place, replace_group_norms
 from palmette.task import AddressedDropout, Task
@@ -125,6 +136,8 @@ class LoopBackend:
         self._task, self._made = task, (dtype, device)
         self._channels_last = channels_last
         self._local = threading.local()
+        # A module of its own: after a call with tensors that are handed over, a layer of two names keeps some of them.
+        self._replicas = Replicas(task, dtype, device, training=True)
 
     def instance(self) -> Instance:
         """Return this thread's module."""
@@ -160,7 +173,7 @@ class LoopBackend:
 
     def _general(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
         """Differentiate an objective of someone's own: the module is called with the rows it is given."""
-        task, own = self._task, self.instance()
+        task, (module, dropout) = self._task, self._replicas.get()
         mine, rest = apart(task, rows, feed)
         gradients = {name: torch.empty_like(value) for name, value in mine.items()}
         running = None if feed.running is None else torch.empty_like(feed.running)
@@ -170,9 +183,8 @@ class LoopBackend:
             leaves = {name: value[i].detach().requires_grad_(True) for name, value in mine.items()}
             others = {name: value[i] for name, value in rest.items()}
             moving = None if feed.running is None else feed.running[i]
-            addresses = {f"{name}.address": feed.address[i] for name in own.dropout}
-            given = feed.x[i][real], feed.y[i][real], weight, task, own.module, addresses, moving, feed.address[i]
-            batch = Batch(*given)
+            addresses = dict.fromkeys(dropout, feed.address[i])
+            batch = Batch(feed.x[i][real], feed.y[i][real], weight, task, module, addresses, moving, feed.address[i])
             with torch.enable_grad():
                 value = objective(whole(task, leaves, others, feed.only), batch)
             # A value that no leaf enters, such as one behind a dropout of everything, has no graph.

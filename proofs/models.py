@@ -190,8 +190,13 @@ def row(model: Model, timing: Timing) -> str:
     assert ratio is not None
     return (
         f"| {model.workload.name} | {model.task.learned.width:,} | {learner.backend.name}{kept} "
-        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {ratio:.1f} ({min(each):.1f}-{max(each):.1f}) |"
+        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {_times(ratio)} ({_times(min(each))}-{_times(max(each))}) |"
     )
+
+
+def _times(ratio: float) -> str:
+    """Write a ratio, with more digits where they decide."""
+    return f"{ratio:.2f}" if ratio < 2 else f"{ratio:.1f}"
 
 
 def parts(timing: Timing) -> tuple[list[str], bool]:
@@ -227,7 +232,7 @@ def _rounds(method: pm.Algorithm, case: Model) -> Callable[[], int]:
 def main() -> int:
     """Measure, print and write."""
     timing = Timing(repeats=5, seconds=0.15)
-    print(f"load {os.getloadavg()[0]:.1f}", flush=True)
+    load = os.getloadavg()[0]
     lines = [
         "| model | numbers learned | backend | Palmette | plain loop | times as fast |",
         "|---|---|---|---|---|---|",
@@ -240,6 +245,10 @@ def main() -> int:
     lines += ["", "| method on `dnn` 784-100-10 | device-steps a second | beside FedAvg |", "|---|---|---|", *shares]
     print("\n".join(lines[-4:]))
     text = PAGE.read_text(encoding="utf-8")
+    lines += [
+        "",
+        f"Load of the machine, which has {os.cpu_count()} cores: {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end.",
+    ]
     inside = f"{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}"
     PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.S), encoding="utf-8")
     return 0 if good else 1

@@ -188,9 +188,10 @@ def row(model: Model, timing: Timing) -> str:
     ratio, each = paired(fast, slow), [one / other for one, other in zip(fast, slow, strict=True)]
     kept = ", features kept" if "computed once" in " ".join(learner.told) else ""
     assert ratio is not None
+    spread = f"{_times(min(each))}-{_times(max(each))}"
     return (
         f"| {model.workload.name} | {model.task.learned.width:,} | {learner.backend.name}{kept} "
-        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {_times(ratio)} ({_times(min(each))}-{_times(max(each))}) |"
+        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {_times(ratio)} ({spread}) |"
     )
 
 

@@ -208,6 +208,15 @@ def test_both_ways_to_convolve_agree(name: str, narrow: int, monkeypatch: pytest
     agree(task(MODELS[name][1]), *samples(name, 3, 6))
 
 
+@pytest.mark.parametrize("together", [1, 150, 10_000])
+@pytest.mark.parametrize("name", ["reader", "deep reader", "listener"])
+def test_an_lstm_does_not_depend_on_how_many_devices_go_together(
+    name: str, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palmette.learner.recurrent._TOGETHER", together)
+    agree(task(MODELS[name][1]), *samples(name, 5, 6))
+
+
 def test_every_layer_of_the_table_is_tested() -> None:
     seen = set()
     for _, module in MODELS.values():

@@ -114,6 +114,7 @@ TAKEN: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module], str]] = {
     "long LSTM": ((80, 8), lambda: Recurrent(nn.LSTM, 8, 64, 3), "loop"),
     "LSTM without a fused form": ((5, 4), lambda: Recurrent(nn.LSTM, 4, 6, 3, bidirectional=True), "loop"),
     "GRU": ((20, 16), lambda: Recurrent(nn.GRU, 16, 32, 3), "vmap"),
+    "large GRU": ((20, 8), lambda: Recurrent(nn.GRU, 8, 128, 3, num_layers=2), "loop"),
     "small attention": ((16, 32), lambda: Attention(32, 4, 3), "vmap"),
     "attention": ((32, 64), lambda: Attention(64, 4, 3), "loop"),
     "transformer": ((32, 64), lambda: Transformer(64, 4, 3), "loop"),

@@ -234,7 +234,8 @@ def one_by_one(
         go_on: Raises an error when the steps are no longer wanted.
         blame: Tells whose steps an error comes from.
     """
-    mine, rows = backend.instance(), start.clone()
+    # What takes no steps stays; of the others nothing is copied that is not read.
+    mine, rows = backend.instance(), start.clone() if bool((wanted == 0).any()) else torch.empty_like(start)
     running = None if running is None else running.clone()
     most = int(wanted.max()) if len(wanted) else 0
     for low in range(0, most, _STEPS):
@@ -243,7 +244,7 @@ def one_by_one(
         for i, total in enumerate(wanted.tolist()):
             if total <= low:
                 continue
-            mine.load(rows[i], None if running is None else running[i])
+            mine.load((rows if low else start)[i], None if running is None else running[i])
             change, masks = _changer(mine, update, i), dropout[i]
             sizes = real[i] * len(index[i]) if len(real[i]) == 1 else real[i]
             each = [batch[:size] for batch, size in zip(index[i].unbind(), sizes, strict=True)]

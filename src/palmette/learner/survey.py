@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from palmette.learner.loop import LoopBackend
 
 LARGE = 5_000_000  # multiplications of a layer's call, for one device's batch, above which stacked forms lose
+LARGE_STEP = 1_000_000  # the same of a step of a recurrent layer
 LARGE_LSTM = 12_000_000  # multiplications of all LSTMs above which torch's own beat the stacked one
 
 
@@ -26,16 +27,20 @@ class Work(NamedTuple):
 
     Attributes:
         each: Of a call of a layer with weights, in the mean.
+        step: Of a step of a recurrent layer, in the mean; 0 where there is none.
         lstm: Of all LSTMs together.
     """
 
     each: float
+    step: float
     lstm: float
 
     def unfit(self, backend: str) -> str:
         """Return why a backend that can run the model would lose against `loop` on a CPU; nothing where it would not."""
         if self.lstm > (LARGE_LSTM if backend == "fused" else 0):
             return f"its LSTM is {_millions(self.lstm)} a step; {_faster(LARGE_LSTM)}"
+        if self.step > LARGE_STEP and backend == "vmap":
+            return f"a step of its recurrent layers is {_millions(self.step)}; {_faster(LARGE_STEP)}"
         if self.each > LARGE and backend == "vmap":
             return f"a call of its layers is {_millions(self.each)}; {_faster(LARGE)}"
         return ""
@@ -60,10 +65,14 @@ def survey(loop: LoopBackend, x: Tensor, batch: int) -> Work:
     module, samples = loop.instance().module, max(1, len(x))
     with _counted(module) as found:
         module(x)
-    calls = sum(number for _, _, number in found)
-    total = sum(size for _, size, _ in found) * batch / samples
-    lstm = sum(size for layer, size, _ in found if isinstance(layer, nn.LSTM)) * batch / samples
-    return Work(total / max(1, calls), lstm)
+    some = batch / samples
+
+    def mean(calls: list[tuple[nn.Module, float, int]]) -> float:
+        return some * sum(size for _, size, _ in calls) / max(1, sum(number for *_, number in calls))
+
+    steps = [call for call in found if isinstance(call[0], nn.RNNBase)]
+    lstm = some * sum(size for layer, size, _ in steps if isinstance(layer, nn.LSTM))
+    return Work(mean(found), mean(steps), lstm)
 
 
 @contextmanager

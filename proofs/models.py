@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import os
 import re
 import statistics
 import sys
@@ -27,6 +28,7 @@ from palmette.algorithms.own_parts import FedPer, FedRep
 from palmette.bench import plain
 from palmette.bench.engines import Lane
 from palmette.bench.measure import Timing, measure, paired
+from palmette.bench.modules import conv1d
 from palmette.bench.workloads import RATE, Case, Workload, random_population
 from palmette.learner import Learner, LocalWork
 from palmette.population import Population
@@ -159,21 +161,20 @@ def named() -> list[Model]:
 def models() -> list[Model]:
     """The models of the table."""
     torch.manual_seed(0)  # a speed does not depend on it
-    conv1d = [nn.Conv1d(8, 16, 5), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(16, 16, 5), nn.ReLU()]
     return [
         *named(),
         Model("`dnn`, steps on the head only", FLAT, "dnn", only="head", parts=HEAD),
         Model("`dnn`, steps on the body only", FLAT, "dnn", only="body", parts=HEAD),
         Model("LSTM 16-32, 20 steps", (20, 16), Recurrent(nn.LSTM, 16, 32, 10), steps=5),
         Model("GRU 16-32, 20 steps", (20, 16), Recurrent(nn.GRU, 16, 32, 10), steps=5),
-        Model(
-            "Conv1d 8-16-16",
-            (8, 64),
-            nn.Sequential(*conv1d, nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(16, 10)),
-            steps=5,
-        ),
+        Model("LSTM 8-64, 80 steps", (80, 8), Recurrent(nn.LSTM, 8, 64, 10), steps=2),
+        Model("LSTM 8-128-128, 80 steps", (80, 8), Recurrent(nn.LSTM, 8, 128, 10, num_layers=2), steps=1, tree="2x5"),
+        Model("GRU 8-128-128, 20 steps", (20, 8), Recurrent(nn.GRU, 8, 128, 10, num_layers=2), steps=1, tree="2x5"),
+        Model("Conv1d 8-16-16", (8, 64), conv1d(8, 16, 10), steps=5),
+        Model("Conv1d 8-64-64", (8, 128), conv1d(8, 64, 10), steps=5),
         Model("attention, 4 heads of 8, 16 places", (16, 32), Attention(32, 4, 10), steps=5),
         Model("transformer layer, the same", (16, 32), Transformer(32, 4, 10), steps=5),
+        Model("two transformer layers, 4 heads of 16, 32 places", (32, 64), Transformer(64, 4, 10, layers=2), steps=2),
         Model("frozen convolutions, head 64-10", IMAGE, encoder(), freeze=["0", "3", "7"]),
         Model("LoRA of rank 4 over a frozen 784-100-10", FLAT, adapted()),
     ]
@@ -187,10 +188,16 @@ def row(model: Model, timing: Timing) -> str:
     ratio, each = paired(fast, slow), [one / other for one, other in zip(fast, slow, strict=True)]
     kept = ", features kept" if "computed once" in " ".join(learner.told) else ""
     assert ratio is not None
+    spread = f"{_times(min(each))}-{_times(max(each))}"
     return (
         f"| {model.workload.name} | {model.task.learned.width:,} | {learner.backend.name}{kept} "
-        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {ratio:.1f} ({min(each):.1f}-{max(each):.1f}) |"
+        f"| {statistics.median(fast):,.0f} | {statistics.median(slow):,.0f} | {_times(ratio)} ({spread}) |"
     )
+
+
+def _times(ratio: float) -> str:
+    """Write a ratio, with more digits where they decide."""
+    return f"{ratio:.2f}" if ratio < 2 else f"{ratio:.1f}"
 
 
 def parts(timing: Timing) -> tuple[list[str], bool]:
@@ -225,7 +232,8 @@ def _rounds(method: pm.Algorithm, case: Model) -> Callable[[], int]:
 
 def main() -> int:
     """Measure, print and write."""
-    timing = Timing(repeats=3, seconds=0.15)
+    timing = Timing(repeats=5, seconds=0.15)
+    load = os.getloadavg()[0]
     lines = [
         "| model | numbers learned | backend | Palmette | plain loop | times as fast |",
         "|---|---|---|---|---|---|",
@@ -238,6 +246,10 @@ def main() -> int:
     lines += ["", "| method on `dnn` 784-100-10 | device-steps a second | beside FedAvg |", "|---|---|---|", *shares]
     print("\n".join(lines[-4:]))
     text = PAGE.read_text(encoding="utf-8")
+    lines += [
+        "",
+        f"Load of the machine, which has {os.cpu_count()} cores: {load:.1f} at the start, {os.getloadavg()[0]:.1f} at the end.",
+    ]
     inside = f"{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}"
     PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: inside, text, flags=re.S), encoding="utf-8")
     return 0 if good else 1

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 import subprocess
@@ -108,12 +109,27 @@ def test_an_engine_that_is_not_installed_is_left_out_with_a_note(monkeypatch: py
     assert "make bench" in result.notes[0]
 
 
+CHAINS = ["mclr 784-10", "dnn 784-100-10", "mclr 60-10", "dnn 60-20-10", "cnn 32-64"]
+
+
 def test_the_issue_s_workloads_are_there_with_their_models() -> None:
-    assert list(WORKLOADS) == ["mclr 784-10", "dnn 784-100-10", "mclr 60-10", "dnn 60-20-10", "cnn 32-64"]
+    assert [name for name, workload in WORKLOADS.items() if workload.chain] == CHAINS
+    others = [name for name in WORKLOADS if name not in CHAINS]
+    assert others == ["lstm 16-32", "lstm 8-128-128", "resnet 8", "conv1d 8-64-64", "transformer 64x2"]
     for workload in WORKLOADS.values():
         # pfl-research stops at the end of a device's samples, so one pass must hold all steps.
         assert workload.samples >= workload.batch * workload.local_steps
-        assert workload.tree == "4x10"
+        assert workload.tree == "4x10" or workload.name in others
+
+
+def test_models_that_are_no_chains_are_measured_without_what_is_for_chains() -> None:
+    small = dataclasses.replace(WORKLOADS["transformer 64x2"], tree="1x2", batch=2, samples=8, tests=2)
+    made = benchmark([small], ["limit", "fused", "simulator", "plain"], threads=[1], timing=FAST)
+    assert {row["engine"] for row in made.rows} == {"simulator", "plain"}
+    assert [note for note in made.notes if "chains" in note] == [
+        "limit is for chains of dense layers and convolutions alone",
+        "fused is for chains of dense layers and convolutions alone",
+    ]
 
 
 def test_the_limit_has_the_products_of_all_layers() -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from palmette.learner.backends import Feed, LoopBackend, task_loss
+from palmette.learner.backends import Feed, task_loss
 from palmette.learner.fused import FusedBackend
+from palmette.learner.loop import LoopBackend
 from palmette.learner.lowering import LAYERS, NotFused, lower
 from palmette.task import Task
 from palmette.task.models.text import Spelling
@@ -45,6 +46,17 @@ class Reader(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         outputs, _ = self.lstm(self.table(x))
         return self.last(outputs[:, -1])
+
+
+class Listener(nn.Module):
+    """An LSTM without biases over numbers, whose outputs at all steps are looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(3, 4, 2, batch_first=True, bias=False), nn.Linear(20, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.lstm(x)[0].flatten(1))
 
 
 class Idle(nn.Module):
@@ -107,10 +119,27 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
         [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d(1), nn.ReLU(), *tail(3)],
     ),
     "average pools": ((2, 8, 8), [nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), *tail(48)]),
+    "group norm of signals": (
+        (4, 6),
+        [nn.GroupNorm(2, 4, affine=False), nn.Conv1d(4, 6, 3), nn.GroupNorm(3, 6), *tail(24)],
+    ),
+    "group norm of numbers": ((12,), [nn.Linear(12, 8), nn.GroupNorm(4, 8), nn.ReLU(), nn.Linear(8, 5)]),
+    "signals": (
+        (3, 20),
+        [
+            *(nn.Conv1d(3, 4, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 6, 3, stride=2, bias=False)),
+            *(nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(1), *tail(6)),
+        ],
+    ),
+    "wide signals": (
+        (20, 12),
+        [nn.Conv1d(20, 8, 5, dilation=2), nn.MaxPool1d(3, 1, 1, ceil_mode=True), nn.Tanh(), *tail(32)],
+    ),
     "nested": ((12,), [nn.Sequential(nn.Linear(12, 9), nn.ReLU()), nn.Sequential(nn.Linear(9, 5))]),
     "functions": ((2, 8, 8), Functional()),
     "reader": ((5,), Reader()),
     "deep reader": ((4,), Reader(2)),
+    "listener": ((5, 3), Listener()),
     "speller": ((4,), [Spelling([chr(97 + n) * n for n in range(1, 12)], 3, 2, (1, 2), 5), *tail(16)]),
     "idle layer": ((12,), Idle()),
 }
@@ -177,6 +206,15 @@ def test_samples_that_only_fill_up_a_batch_count_for_nothing(name: str) -> None:
 def test_both_ways_to_convolve_agree(name: str, narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palmette.learner.convolution._NARROW", narrow)
     agree(task(MODELS[name][1]), *samples(name, 3, 6))
+
+
+@pytest.mark.parametrize("together", [1, 150, 10_000])
+@pytest.mark.parametrize("name", ["reader", "deep reader", "listener"])
+def test_an_lstm_does_not_depend_on_how_many_devices_go_together(
+    name: str, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palmette.learner.recurrent._TOGETHER", together)
+    agree(task(MODELS[name][1]), *samples(name, 5, 6))
 
 
 def test_every_layer_of_the_table_is_tested() -> None:

@@ -14,7 +14,8 @@ from palmette.algorithms import AL2SGD, algorithm
 from palmette.blocks import mixing
 from palmette.engines.simulate import Simulation
 from palmette.errors import PalmetteError
-from palmette.learner.backends import LoopBackend, VmapBackend
+from palmette.learner.backends import VmapBackend
+from palmette.learner.loop import LoopBackend
 from palmette.protocol import Node
 from palmette.task import make_task
 from palmette.tree import Tree

@@ -64,7 +64,7 @@ def double_first() -> nn.Module:
 
 RUNS: dict[str, tuple[tuple[int, ...], Make, str]] = {
     "LSTM": (SEQUENCE, lambda: Recurrent(nn.LSTM, 4, 6, 3), "fused"),
-    "LSTM both ways": (SEQUENCE, lambda: Recurrent(nn.LSTM, 4, 6, 3, bidirectional=True), "vmap"),
+    "LSTM both ways": (SEQUENCE, lambda: Recurrent(nn.LSTM, 4, 6, 3, bidirectional=True), "loop"),
     "GRU": (SEQUENCE, lambda: Recurrent(nn.GRU, 4, 6, 3), "vmap"),
     "GRU of two layers": (SEQUENCE, lambda: Recurrent(nn.GRU, 4, 6, 3, num_layers=2), "vmap"),
     "RNN": (SEQUENCE, lambda: Recurrent(nn.RNN, 4, 6, 3), "vmap"),
@@ -76,7 +76,7 @@ RUNS: dict[str, tuple[tuple[int, ...], Make, str]] = {
     "Conv1d": (
         (4, 9),
         lambda: nn.Sequential(nn.Conv1d(4, 5, 3), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(15, 3)),
-        "vmap",
+        "fused",
     ),
     "EmbeddingBag": (WORDS, Bag, "vmap"),
     "tied weights": (FLAT, Tied, "vmap"),

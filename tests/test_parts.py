@@ -17,8 +17,9 @@ import palmette as pm
 from palmette.algorithms import FedRep
 from palmette.errors import BadInput
 from palmette.learner import Learner
-from palmette.learner.backends import Feed, LoopBackend, VmapBackend, task_loss
+from palmette.learner.backends import Feed, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
+from palmette.learner.loop import LoopBackend
 from palmette.task import Task, make_task
 from test_backends import SETTINGS, close, population, rows, work
 from test_fused import CPU, MODELS, drawn, samples

@@ -87,7 +87,7 @@ def _learner(backend: str) -> Callable[[Case, int], Lane]:
 
 
 def _simulator(case: Case, threads: int) -> Lane:
-    """Make PerMFL rounds through the simulator, its backend chosen as in any run, the time inside the learner taken down."""
+    """Make PerMFL rounds through the simulator on the backend that `auto` takes, the time inside the learner taken down."""
     workload, clock, spent = case.workload, case.clock, [0.0]
 
     class Timed(PerMFL):
@@ -132,14 +132,34 @@ def _not_native(case: Case) -> str:
     return ""
 
 
+def _chains_only(name: str) -> Callable[[Case], str]:
+    told = f"{name} is for chains of dense layers and convolutions alone"
+    return lambda case: "" if case.workload.chain else told
+
+
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
         Engine("core", "as many multiplications in registers alone", _alone(core, "core"), missing=_no_kernel),
         Engine("sgemm", "as many multiplications in large products", _alone(sgemm, "sgemm")),
-        Engine("limit", "the matrix products of the steps alone, all devices in one call", _alone(limit, "limit")),
-        Engine("limit-chunked", "the same products in the learner's chunks", _alone(_chunked, "limit-chunked")),
-        Engine("fused", "palmette's learner: stacked products, the step folded in", _learner("fused")),
+        Engine(
+            "limit",
+            "the matrix products of the steps alone, all devices in one call",
+            _alone(limit, "limit"),
+            unfit=_chains_only("limit"),
+        ),
+        Engine(
+            "limit-chunked",
+            "the same products in the learner's chunks",
+            _alone(_chunked, "limit-chunked"),
+            unfit=_chains_only("limit-chunked"),
+        ),
+        Engine(
+            "fused",
+            "palmette's learner: stacked products, the step folded in",
+            _learner("fused"),
+            unfit=_chains_only("fused"),
+        ),
         Engine(
             "native",
             "palmette's learner: dense chains in the native kernel",
@@ -163,7 +183,7 @@ ENGINES: dict[str, Engine] = {
             unfit=in_jax.unfit,
         ),
         Engine("vmap", "palmette's learner: torch.func.vmap of grad", _learner("vmap")),
-        Engine("loop", "palmette's learner: device after device, for debugging", _learner("loop")),
+        Engine("loop", "palmette's learner: device after device", _learner("loop")),
         Engine("plain", "a plain PyTorch loop over devices", _alone(plain.without_loader, "plain")),
         Engine(
             "plain-loader",

@@ -50,6 +50,7 @@ def _least(text: str, engine: str, field: str, bounds: Mapping[str, float], thre
 
 
 _PEER = {"mclr 784-10": 15.0, "dnn 784-100-10": 4.0, "cnn 32-64": 1.5}
+_PLAIN = {name: 1.0 for name, workload in WORKLOADS.items() if not workload.chain}
 _PRODUCTS = {"mclr 784-10": 0.65, "dnn 784-100-10": 0.75}
 _JAX = dict.fromkeys(("mclr 784-10", "dnn 784-100-10", "mclr 60-10"), 1.5)
 _TWO = {"mclr 784-10": 1.6, "dnn 784-100-10": 1.6, "mclr 60-10": 1.5, "cnn 32-64": 1.6}
@@ -57,6 +58,7 @@ _TWO = {"mclr 784-10": 1.6, "dnn 784-100-10": 1.6, "mclr 60-10": 1.5, "cnn 32-64
 FIGURES = [
     *_least("simulator against JAX by hand", "jax", "simulator_ratio", _JAX),
     *_least("simulator against pfl-research", "pfl", "simulator_ratio", _PEER),
+    *_least("simulator against the plain loop", "plain", "simulator_ratio", _PLAIN),
     *_least("simulator against the DataLoader loop", "plain-loader", "simulator_ratio", {"mclr 60-10": 50.0}),
     *_least("simulator against the product limit", "simulator", "ratio_to_limit", _PRODUCTS),
     *_least("two threads against one", "simulator", "speed_up", _TWO, threads=2),

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from palmette.address import numpy_generator
+from palmette.bench.modules import Attending, Recurrent, conv1d
 from palmette.errors import BadInput, nearest
 from palmette.population import Population
 from palmette.task import Task, make_task
@@ -38,6 +39,8 @@ class Workload:
         samples: Training samples of each device.
         tests: Samples of each device that no engine trains on.
         classes: Number of classes.
+        make: Makes a module of torch's own layers, in the place of a named model.
+        chain: Whether it is a chain of dense layers and convolutions.
     """
 
     name: str
@@ -51,7 +54,11 @@ class Workload:
     samples: int = 400
     tests: int = 20
     classes: int = 10
+    make: Callable[[], nn.Module] | None = None
+    chain: bool = True
 
+
+_SLOW: dict[str, Any] = {"tree": "2x4", "local_steps": 2, "team_steps": 1, "samples": 100, "chain": False}
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
@@ -62,6 +69,12 @@ WORKLOADS: dict[str, Workload] = {
         Workload("dnn 60-20-10", "dnn", (60,), {"hidden": (20,)}),
         # A step is a hundred times as long as the others', so a round has fewer of them.
         Workload("cnn 32-64", "cnn", (1, 28, 28), local_steps=2, team_steps=1),
+        # Models that gain little from stacking, or nothing; on fewer devices, because they are slow.
+        Workload("lstm 16-32", "", (20, 16), local_steps=5, chain=False, make=lambda: Recurrent(16, 32, 1, 10)),
+        Workload("lstm 8-128-128", "", (80, 8), **_SLOW, make=lambda: Recurrent(8, 128, 2, 10)),
+        Workload("resnet 8", "resnet", (3, 32, 32), **_SLOW),
+        Workload("conv1d 8-64-64", "", (8, 128), **_SLOW, make=lambda: conv1d(8, 64, 10)),
+        Workload("transformer 64x2", "", (32, 64), **_SLOW, make=lambda: Attending(64, 4, 2, 10)),
     )
 }
 
@@ -86,6 +99,10 @@ class Case:
     def task(self) -> Task:
         """The model and its loss."""
         workload = self.workload
+        if workload.make is not None:
+            with torch.random.fork_rng(devices=[]):  # a speed does not depend on the weights
+                torch.manual_seed(0)
+                return make_task(workload.make(), workload.shape, workload.classes)
         return make_task(workload.model, workload.shape, workload.classes, **workload.options)
 
     @cached_property

@@ -1,13 +1,13 @@
-"""The general ways to take the gradients of many devices: `vmap`, all at once, and `loop`, one after the other.
+"""What all backends share, and the general way to take the gradients of many devices at once: `vmap`.
 
-Both compute, for every row of a stack, the gradient of an objective on that row's own batch. `loop` is plain autograd, slow
-and easy to debug; `vmap` must agree with it.
+A backend computes, for every row of a stack, the gradient of an objective on that row's own batch. `palmette.learner.loop` is
+plain autograd, one device after the other; the others must agree with it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -197,14 +197,14 @@ class Replicas:
         return self._local.module, self._local.dropout
 
 
-def _apart(task: Task, rows: Stack, feed: Feed) -> tuple[Stack, Stack]:
+def apart(task: Task, rows: Stack, feed: Feed) -> tuple[Stack, Stack]:
     """Return what is differentiated, and the whole rows of which it is a part, where it is one."""
     if feed.only is None:
         return rows, {}
     return {**rows, "model": task.learned.cut(rows["model"], feed.only)}, {"model": rows["model"]}
 
 
-def _whole(task: Task, rows: Stack, rest: Stack, only: tuple[str, ...] | None) -> dict[str, Any]:
+def whole(task: Task, rows: Stack, rest: Stack, only: tuple[str, ...] | None) -> dict[str, Any]:
     """Return one device's rows as an objective sees them; a model in parts comes as tensors by name."""
     if only is None:
         return dict(rows)
@@ -213,7 +213,7 @@ def _whole(task: Task, rows: Stack, rest: Stack, only: tuple[str, ...] | None) -
     return {**rows, "model": {**task.named(rest["model"]), **mine}}
 
 
-def _spread(task: Task, gradients: Stack, rows: Stack, only: tuple[str, ...] | None) -> Stack:
+def spread(task: Task, gradients: Stack, rows: Stack, only: tuple[str, ...] | None) -> Stack:
     """Return gradients of whole rows: zero where nothing was differentiated."""
     if only is None:
         return gradients
@@ -250,11 +250,11 @@ class VmapBackend:
         return gradients, running
 
     def _of(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
-        mine, rest = _apart(self._task, rows, feed)
+        mine, rest = apart(self._task, rows, feed)
         masked, moving = feed.weight is not None, feed.running is not None
         function = self._differentiate(objective, masked=masked, moving=moving, only=feed.only)
         gradients, running = function(mine, rest, feed.x, feed.y, feed.weight, feed.address, feed.running)
-        return _spread(self._task, gradients, rows, feed.only), running if moving else None
+        return spread(self._task, gradients, rows, feed.only), running if moving else None
 
     def _differentiate(
         self, objective: Objective, *, masked: bool, moving: bool, only: tuple[str, ...] | None
@@ -271,7 +271,7 @@ class VmapBackend:
             running: Tensor | None,
         ) -> tuple[Tensor, Tensor]:
             batch = Batch(x, y, weight, task, module, dict.fromkeys(dropout, place), running, place)
-            value = objective(_whole(task, rows, rest, only), batch)
+            value = objective(whole(task, rows, rest, only), batch)
             return value, place if batch.running is None else batch.running
 
         dims = (0, 0, 0, 0, 0 if masked else None, 0, 0 if moving else None)
@@ -299,45 +299,3 @@ class CompiledBackend(VmapBackend):
             plain = super()._differentiate(objective, masked=masked, moving=moving, only=only)
             self._compiled[key] = torch.compile(plain)
         return self._compiled[key]
-
-
-class LoopBackend:
-    """One device after the other with plain autograd and no padding: the reference the others must agree with."""
-
-    name = "loop"
-
-    def __init__(self, task: Task, dtype: torch.dtype, device: torch.device) -> None:
-        self._task, self._replicas = task, Replicas(task, dtype, device, training=True)
-
-    def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the buffers that this thread's module keeps as its own: not those that every call gives it."""
-        module, dropout = self._replicas.get()
-        given = {*dropout, *(self._task.running.names if self._task.running is not None else ())}
-        return ((name, value) for name, value in module.named_buffers() if name not in given)
-
-    def gradient(self, objective: Objective, rows: Stack, feed: Feed) -> Gradients:
-        """Differentiate the objective device by device."""
-        task, (module, dropout) = self._task, self._replicas.get()
-        mine, rest = _apart(task, rows, feed)
-        gradients = {name: torch.empty_like(value) for name, value in mine.items()}
-        running = None if feed.running is None else torch.empty_like(feed.running)
-        for i in range(len(feed.x)):
-            real = slice(None) if feed.weight is None else feed.weight[i] > 0
-            weight = None if feed.weight is None else feed.weight[i][real]
-            leaves = {name: value[i].detach().requires_grad_(True) for name, value in mine.items()}
-            others = {name: value[i] for name, value in rest.items()}
-            moving = None if feed.running is None else feed.running[i]
-            addresses = dict.fromkeys(dropout, feed.address[i])
-            batch = Batch(feed.x[i][real], feed.y[i][real], weight, task, module, addresses, moving, feed.address[i])
-            with torch.enable_grad():
-                value = objective(_whole(task, leaves, others, feed.only), batch)
-            # A value that no leaf enters, such as one behind a dropout of everything, has no graph.
-            known = value.requires_grad
-            parts = (
-                torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if known else [None] * len(leaves)
-            )
-            for name, part in zip(leaves, parts, strict=True):
-                gradients[name][i] = 0 if part is None else part
-            if running is not None and batch.running is not None:
-                running[i] = batch.running.detach()
-        return _spread(task, gradients, rows, feed.only), running

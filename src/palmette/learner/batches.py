@@ -206,9 +206,12 @@ class Plan:
         """
         if self.full:
             return None
-        real = np.minimum(self.count, self.size)[None]
-        if self.epochs:
-            place = (self.begin + np.arange(step, step + steps))[:, None] % -(-self.count // self.size)
-            real = np.minimum(self.count - place * self.size, self.size)
-        filled = torch.from_numpy(real)[:, :, None]
+        filled = torch.from_numpy(self.real(step, steps))[:, :, None]
         return (torch.arange(self.size) < filled).to(dtype) / filled.to(dtype)
+
+    def real(self, step: int, steps: int) -> Counts:
+        """Return how many samples each batch has: ``(steps, n)``, or ``(1, n)`` where all steps have as many."""
+        if not self.epochs:
+            return np.minimum(self.count, self.size)[None]
+        place = (self.begin + np.arange(step, step + steps))[:, None] % -(-self.count // self.size)
+        return np.minimum(self.count - place * self.size, self.size)

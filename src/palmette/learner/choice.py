@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import _functorch as functorch
 
 from palmette.errors import BadInput
-from palmette.learner.backends import Backend, CompiledBackend, Feed, LoopBackend, VmapBackend, task_loss
+from palmette.learner.backends import Backend, CompiledBackend, Feed, Objective, VmapBackend, task_loss
 from palmette.learner.fused import FusedBackend
+from palmette.learner.loop import LoopBackend
 from palmette.learner.native import NativeBackend
+from palmette.learner.survey import survey
 from palmette.task import Task
 
 BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] = {
@@ -24,7 +26,7 @@ BACKENDS: dict[str, type[FusedBackend] | type[VmapBackend] | type[LoopBackend]] 
     "compile": CompiledBackend,
     "loop": LoopBackend,
 }
-"""The backends; ``auto`` tries native, fused, vmap and loop, in this order. Compiling is only done where it is asked for."""
+"""The backends; ``auto`` considers all but compiling, which is only done where it is asked for."""
 
 _CLOSE = 1e-3  # how far gradients may differ on a probe, relative to the largest; a wrong stage is far beyond it
 _LETTERS = 200  # of an error of torch that are repeated
@@ -34,15 +36,28 @@ _SINGLE = (
     "samples, or use nn.GroupNorm or nn.LayerNorm"
 )
 
+_ASKED = "as engine.backend says"
+_WAYS = {"native": "a chain of linear layers", "fused": "a chain of common layers", "vmap": "its layers are small"}
+
 Probe = tuple[Tensor, Tensor]
 Plain = tuple[LoopBackend, Tensor]
 """Plain autograd, and its gradient on a probe."""
 
 
 def choose(
-    name: str, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, plain: Plain | None = None
+    name: str,
+    task: Task,
+    dtype: torch.dtype,
+    device: torch.device,
+    probe: Probe,
+    plain: Plain | None = None,
+    *,
+    batch: int = 20,
 ) -> tuple[Backend, str]:
     """Return the backend to use and why.
+
+    ``"auto"`` takes the first of native, fused and vmap that can run the model and for which, on a CPU, its layers are not too
+    large (`palmette.learner.survey`); else loop.
 
     Args:
         name: ``"auto"`` or a name of `BACKENDS`.
@@ -51,6 +66,7 @@ def choose(
         device: Where they live.
         probe: A few samples ``(1, batch, ...)`` to try the backends on.
         plain: What plain autograd gives, where it is known already.
+        batch: Samples of a step.
     """
     if name != "auto" and name not in BACKENDS:
         raise BadInput(f"backend must be auto or one of {', '.join(BACKENDS)}, not {name!r}")
@@ -58,21 +74,36 @@ def choose(
         loop = LoopBackend(task, dtype, device)
         plain = loop, _gradient(loop, task, dtype, probe)
     loop, expected = plain
+    if name == "auto":
+        return _fitting(task, dtype, device, probe, plain, batch)
+    if name == "loop":
+        return _in_order(loop, task, dtype, device, probe, expected), _ASKED
+    backend, told = _tried(name, task, dtype, device, probe, expected)
+    if backend is None:
+        raise BadInput(f"backend {name!r} {told[0]}; use backend 'auto'")
+    return backend, "; ".join([*told, _ASKED])
+
+
+def _fitting(
+    task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, plain: Plain, batch: int
+) -> tuple[Backend, str]:
+    """Return the backend that fits a model, and why."""
+    loop, expected = plain
     reasons: list[str] = []
-    for kind in ("native", "fused", "vmap") if name == "auto" else () if name == "loop" else (name,):
-        backend, told = _tried(kind, task, dtype, device, probe, expected)
+    work = survey(loop, probe[0][0], batch) if device.type == "cpu" else None
+    for name, way in _WAYS.items():
+        if work is not None and (why := work.unfit(name)):
+            if name == "vmap" or not reasons:
+                reasons.append(why)
+            continue
+        backend, told = _tried(name, task, dtype, device, probe, expected)
         if backend is not None:
-            why = (
-                "the first of native, fused, vmap and loop that can run this model"
-                if name == "auto"
-                else "as you asked"
-            )
-            return backend, "; ".join([*reasons, *told, why])
+            return backend, "; ".join([*reasons, *told, way])
         # Of most models nobody expects that they are for the kernel; where they are and there is none, it is said.
-        reasons += [f"{kind} {text}" for text in told if kind != "native" or "native kernel" in text]
-        if name != "auto":
-            raise BadInput(f"backend {name!r} {told[0]}; use backend 'auto'")
-    return loop, "; ".join([*reasons, "loop runs any model" if name == "auto" else "as you asked"])
+        reasons += [f"{name} {text}" for text in told if name != "native" or "native kernel" in text]
+    if work is None or not work.unfit("vmap"):
+        reasons.append("loop runs any model")
+    return _in_order(loop, task, dtype, device, probe, expected), "; ".join(dict.fromkeys(reasons))
 
 
 def _tried(
@@ -87,10 +118,34 @@ def _tried(
             found = _gradient(tried, task, dtype, probe)
     except Exception as error:  # whatever a module does that this backend cannot follow, another one may
         return None, [f"cannot run model {task.name!r}: {_short(error)}"]
-    gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
-    if gap > _CLOSE * scale and expected.isfinite().all():
-        return None, [f"disagrees with plain autograd by {gap / scale:.1g} of the gradient"]
+    if (gap := _gap(found, expected)) > _CLOSE:
+        return None, [f"disagrees with plain autograd by {gap:.1g} of the gradient"]
     return backend, [f"torch has no stacked form of {', '.join(slow)} and calls it device by device"] if slow else []
+
+
+def _in_order(
+    loop: LoopBackend, task: Task, dtype: torch.dtype, device: torch.device, probe: Probe, expected: Tensor
+) -> LoopBackend:
+    """Return a loop that gives images with their channels last, where torch is faster on them and the module takes them."""
+    kinds = {type(layer) for layer in task.module.modules()}
+    images = probe[0].dim() == 5 and nn.Conv2d in kinds and dtype == torch.float32 and device.type == "cpu"
+    # Torch normalises groups of channels faster in the usual order; what pooling gains in the other one outweighs that.
+    if not images or (nn.GroupNorm in kinds and nn.MaxPool2d not in kinds):
+        return loop
+    made = LoopBackend(task, dtype, device, channels_last=True)
+    try:
+        found = _gradient(made, task, dtype, probe)
+    except Exception:  # such as a view that joins channels and pixels
+        return loop
+    return made if _gap(found, expected) <= _CLOSE else loop
+
+
+def _gap(found: Tensor, expected: Tensor) -> float:
+    """Return how far a gradient is from plain autograd's, relative to its largest entry."""
+    if not expected.isfinite().all():
+        return 0.0
+    gap, scale = float((found - expected).abs().max()), float(expected.abs().max())
+    return gap / scale if scale else float(gap > 0)
 
 
 @contextmanager
@@ -127,6 +182,8 @@ def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, pr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the model warns of is told when it trains
         try:
+            # As objectives of algorithms are: with parameters that are handed over, which some modules cannot follow.
+            _gradient(loop, task, dtype, probe, lambda rows, batch: task_loss(rows, batch))
             first = _gradient(loop, task, dtype, probe)
             # After one call, so that what a module makes at its first and keeps is there.
             kept = {name: value.clone() for name, value in loop.buffers()}
@@ -153,14 +210,16 @@ def refuse_unrepeatable(task: Task, dtype: torch.dtype, device: torch.device, pr
     return loop, second
 
 
-def _gradient(backend: Backend, task: Task, dtype: torch.dtype, probe: Probe) -> Tensor:
+def _gradient(
+    backend: Backend, task: Task, dtype: torch.dtype, probe: Probe, objective: Objective = task_loss
+) -> Tensor:
     """Take the gradient of the initial model on the probe."""
     x, y = probe
     row = {"model": task.initial(dtype).to(x.device)[None, : task.learned.width]}
     running = None if task.running is None else task.initial_running(dtype).to(x.device)[None]
     with torch.no_grad():
         none = torch.zeros(1, dtype=torch.int64, device=x.device)
-        return backend.gradient(task_loss, row, Feed(x, y, None, none, running))[0]["model"]
+        return backend.gradient(objective, row, Feed(x, y, None, none, running))[0]["model"]
 
 
 def _short(error: Exception) -> str:

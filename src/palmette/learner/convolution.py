@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from palmette.learner.normalising import joining, normalised, normalised_back
 from palmette.learner.stages import Place, Stage, blend
 
 _ops: Any = torch.ops.aten
@@ -124,6 +125,75 @@ class Conv2d(Stage):
         if len(self.own) > 1:
             blend(self.sinks[1], flat.sum(1).view(len(delta), -1), beta, alpha)
         return back
+
+
+class Conv1d(Conv2d):
+    """A convolution over a signal: one over images of one line."""
+
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
+        assert isinstance(layer, nn.Conv1d)
+        (kernel_size,), (stride,), (dilation,), padding = (
+            layer.kernel_size,
+            layer.stride,
+            layer.dilation,
+            layer.padding[0],
+        )
+        image = nn.Conv2d(
+            *(layer.in_channels, layer.out_channels, (1, kernel_size), (1, stride), (0, int(padding)), (1, dilation)),
+            groups=layer.groups,
+            device="meta",  # for its settings only
+        )
+        kernel = None if sinks[0] is None else sinks[0].unsqueeze(3)
+        super().__init__(image, [own[0].unsqueeze(3), *own[1:]], [kernel, *sinks[1:]], place)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve."""
+        return super().forward(x.unsqueeze(3)).squeeze(3)
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Update the kernels and pass the gradient on."""
+        return super().backward(delta.unsqueeze(3), beta, alpha).squeeze(3)
+
+
+class GroupNorm(Stage):
+    """Group normalisation with each device's own scale and shift of the channels."""
+
+    fresh = True
+    _memory: list[Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise, then scale and shift."""
+        self._shape, channels = x.shape, x.shape[2]
+        self._join = joining(self.layer.num_groups, channels, x)
+        spread = [part.repeat_interleave(x.shape[1], 0) for part in self.own]
+        self._weight = spread[0] if spread else x.new_ones(channels)
+        bias = spread[1] if len(spread) > 1 else x.new_zeros(channels)
+        images = channels_last(_as_images(x))
+        if self._memory is None:
+            self._memory = [_images(images, images.shape[1:]) for _ in range(3)]
+        out, centred, _ = self._memory
+        given = _pixels(images), self._weight, bias, self._join, self.layer.eps
+        self._kept = normalised(*given, _pixels(out), _pixels(centred))
+        return out.view(x.shape)
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Update scale and shift, and pass the gradient on."""
+        assert self._memory is not None
+        delta, result = channels_last(_as_images(delta)), self._memory[2]
+        found = normalised_back(_pixels(delta), *self._kept, self._weight, self._join, _pixels(result))
+        for sink, each in zip(self.sinks, found, strict=False):
+            blend(sink, each.unflatten(0, delta.shape[:2]).sum(1), beta, alpha)
+        return result.view(self._shape)
+
+
+def _as_images(x: Tensor) -> Tensor:
+    """View samples ``(n, batch, channels, ...)`` as images of one line, or none; images stay as they are."""
+    return x if x.dim() == 5 else x.reshape(*x.shape[:3], 1, -1)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """View images ``(n, batch, channels, height, width)`` with their channels last as ``(n * batch, pixels, channels)``."""
+    return images.permute(0, 1, 3, 4, 2).flatten(2, 3).flatten(0, 1)
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 from palmette import address
 from palmette.learner.batches import Plan
 from palmette.learner.fused import FusedBackend, Space
+from palmette.learner.loop import Instance, LoopBackend
 from palmette.learner.optimisers import Stepping
 from palmette.learner.samples import Samples
 from palmette.task.layout import Layout
@@ -204,6 +206,82 @@ def _batches(
                 yield from zip(range(begin, end), repeat(views[0]), repeat(targets[0]))
                 return
             yield from zip(range(lo + first, lo + steps), views, targets[first:])  # noqa: B905 - the last are fewer
+
+
+def one_by_one(
+    backend: LoopBackend,
+    samples: Samples,
+    start: Tensor,
+    running: Tensor | None,
+    wanted: Tensor,
+    update: Update,
+    plan: Plan,
+    dropout: Tensor,
+    go_on: Callable[[], None],
+    blame: Callable[[Tensor], AbstractContextManager[None]],
+) -> tuple[Tensor, Tensor | None]:
+    """Take all steps of a descent device by device; return the rows and the running statistics after them.
+
+    Args:
+        backend: Whose module.
+        samples: Where batches are gathered from.
+        start: Rows to start from; they are not changed.
+        running: Running statistics to start from, where the model has some.
+        wanted: Number of steps of each row.
+        update: The update, without a further gradient that is a function of the rows.
+        plan: The batches.
+        dropout: One dropout address per row.
+        go_on: Raises an error when the steps are no longer wanted.
+        blame: Tells whose steps an error comes from.
+    """
+    # What takes no steps stays; of the others nothing is copied that is not read.
+    mine, rows = backend.instance(), start.clone() if bool((wanted == 0).any()) else torch.empty_like(start)
+    running = None if running is None else running.clone()
+    most = int(wanted.max()) if len(wanted) else 0
+    for low in range(0, most, _STEPS):
+        index = plan.block(low, min(_STEPS, most - low)).to(samples.device).unflatten(1, (len(rows), -1)).unbind(1)
+        real = plan.real(low, min(_STEPS, most - low)).T.tolist()
+        for i, total in enumerate(wanted.tolist()):
+            if total <= low:
+                continue
+            mine.load((rows if low else start)[i], None if running is None else running[i])
+            change, masks = _changer(mine, update, i), dropout[i]
+            sizes = real[i] * len(index[i]) if len(real[i]) == 1 else real[i]
+            each = [batch[:size] for batch, size in zip(index[i].unbind(), sizes, strict=True)]
+            with blame(torch.tensor([i])):
+                for step in range(min(_STEPS, total - low)):
+                    go_on()
+                    which = each[min(step, len(each) - 1)]
+                    if mine.dropout:
+                        at = torch.full((), plan.begin + low + step, device=rows.device)
+                        masks = address.mix(dropout[i], at)
+                    change(mine.gradients(samples.features(which), samples.targets(which), masks))
+            rows[i] = mine.row
+            if running is not None:
+                running[i] = mine.running()
+    return rows, running
+
+
+def _changer(mine: Instance, update: Update, i: int) -> Callable[[Sequence[Tensor | None]], None]:
+    """Return what takes a step of one device in its thread's module."""
+    views, row, which = mine.learns(update.only), mine.row, torch.tensor([i], device=mine.row.device)
+    if not update.uniform:
+        return lambda gradients: update.apply(row[None], mine.flat(gradients)[None], which)
+    added, factor = update.added
+    centre, lr = None if added is None else added[i], float(update.lr)
+    keep = 1 - lr * (float(update.pull) + update.l2 + update.decay)
+
+    def change(gradients: Sequence[Tensor | None]) -> None:
+        if keep != 1:
+            for view in views if update.only is not None else [row]:
+                view.mul_(keep)
+        for view, gradient in zip(views, gradients, strict=True):
+            if gradient is not None:
+                view.add_(gradient, alpha=-lr)
+        if centre is not None:
+            row.add_(centre, alpha=factor)
+
+    return change
 
 
 def column(value: PerRow, like: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from palmette.learner.head import gradients
 from palmette.learner.stages import Stage, blend
 from palmette.task.models.text import beside
 
@@ -36,12 +37,16 @@ class Differentiated(Stage):
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Differentiate, update the sinks and pass the input's gradient on."""
-        gradients = torch.autograd.grad(self._y, self._leaves, delta.contiguous())
+        found = gradients(self._y, self._leaves, delta.contiguous())
         learned = [sink for sink in self.sinks if sink is not None]
-        for sink, gradient in zip(learned, gradients, strict=False):
+        for sink, gradient in zip(learned, found, strict=False):
+            assert gradient is not None  # every stage depends on all it has
             blend(sink, gradient, beta, alpha)
+        if self.place.first:
+            return delta
+        assert found[-1] is not None
         # Later stages write into the gradient, so it must not be one number seen many times.
-        return delta if self.place.first else gradients[-1].contiguous()
+        return found[-1].contiguous()
 
 
 class Elementwise(Differentiated):
@@ -70,15 +75,6 @@ class LayerNorm(Differentiated):
         """Normalise, then scale and shift."""
         value: Tensor = F.layer_norm(x, self.layer.normalized_shape, eps=self.layer.eps)
         return affine(value, own)
-
-
-class GroupNorm(Differentiated):
-    """Group normalisation with each device's own scale and shift of the channels."""
-
-    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Normalise, then scale and shift."""
-        value: Tensor = F.group_norm(x.flatten(0, 1), self.layer.num_groups, eps=self.layer.eps).view(x.shape)
-        return affine(value, [part.reshape(*part.shape, *[1] * (x.dim() - 3)) for part in own])
 
 
 def affine(value: Tensor, own: Sequence[Tensor]) -> Tensor:
@@ -120,30 +116,3 @@ class Spelled(Differentiated):
         gate, change = (torch.baddbmm(bias[:, None], vectors, weight.mT) for weight, bias in (own[-4:-2], own[-2:]))
         gate = gate.sigmoid()
         return (gate * change.relu() + (1 - gate) * vectors).view(*x.shape, -1)
-
-
-class Lstm(Differentiated):
-    """A long short-term memory; every step of the sequence is one batched product for all devices."""
-
-    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Return the outputs of the last layer at every step, ``(n, batch, steps, hidden)``."""
-        per = 4 if self.layer.bias else 2
-        for number in range(self.layer.num_layers):
-            x = self._one(x, own[number * per : (number + 1) * per])
-        return x
-
-    def _one(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        n, batch, steps, _ = x.shape
-        gates = torch.bmm(x.flatten(1, 2), own[0].mT).view(n, batch, steps, -1)
-        if len(own) > 2:
-            gates = gates + (own[2] + own[3])[:, None, None]
-        hidden = cell = x.new_zeros((n, batch, self.layer.hidden_size))
-        back = own[1].mT
-        outputs = []
-        for step in range(steps):
-            now = torch.baddbmm(gates[:, :, step], hidden, back)
-            take, forget, new, give = now.chunk(4, -1)
-            cell = torch.sigmoid(forget) * cell + torch.sigmoid(take) * torch.tanh(new)
-            hidden = torch.sigmoid(give) * torch.tanh(cell)
-            outputs.append(hidden)
-        return torch.stack(outputs, 2)

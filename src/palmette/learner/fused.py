@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from palmette.learner import dense
-from palmette.learner.backends import Backend, Feed, Gradients, LoopBackend, Objective, Stack, VmapBackend, task_loss
+from palmette.learner.backends import Backend, Feed, Gradients, Objective, Stack, VmapBackend, task_loss
 from palmette.learner.batches import Lines
+from palmette.learner.head import Head, classes
+from palmette.learner.loop import LoopBackend
 from palmette.learner.lowering import Link, NotFused, dense_layers, lower
 from palmette.learner.samples import Samples
 from palmette.learner.stages import Dropout, Place, Stage
@@ -25,33 +26,6 @@ from palmette.task import Task
 from palmette.task.layout import Layout
 
 _KEPT = 6  # spaces a thread keeps for its next descents
-
-
-class Head:
-    """The gradient of the task's loss in the outputs, sample by sample and not yet averaged."""
-
-    def __init__(self, task: Task) -> None:
-        self._task = task
-
-    def delta(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the loss's gradient for outputs ``(n, batch, ...)`` and targets ``(n, batch, ...)``."""
-        loss = self._task.loss
-        if isinstance(loss, str) and (loss != "cross-entropy" or (output.dim() == 3 and _classes(y, 2))):
-            return dense.loss_back(output, y, loss)
-        if loss == "cross-entropy" and output.dim() == 4 and _classes(y, 3):  # the mean over the places of a text
-            flat = dense.loss_back(output.flatten(1, 2), y.flatten(1, 2), loss)
-            return flat.div_(output.shape[2]).view(output.shape)
-
-        def one(output: Tensor, y: Tensor) -> Tensor:
-            return self._task.per_sample_loss(output, y).sum()
-
-        result: Tensor = vmap(grad(one))(output, y)
-        return result.contiguous()
-
-
-def _classes(y: Tensor, dim: int) -> bool:
-    """Return whether targets are one class per sample."""
-    return y.dim() == dim and y.dtype == torch.int64
 
 
 class Space:
@@ -145,7 +119,7 @@ class Space:
         if self._layers is None or self._idle or not isinstance(self._loss, str) or samples.dtype != self._flat.dtype:
             return False
         weight = self._own[self._layers[0].weight]
-        return samples.width == weight.shape[2] and (self._loss != "cross-entropy" or _classes(samples.y, 1))
+        return samples.width == weight.shape[2] and (self._loss != "cross-entropy" or classes(samples.y, 1))
 
     def descend(
         self,

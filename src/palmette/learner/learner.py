@@ -125,7 +125,9 @@ class Learner:
             where = "are averaged with the models" if task.buffers == "averaged" else "stay with each device"
             self.told.append(f"the running statistics of batch normalisation {where} (buffers = {task.buffers!r})")
         self.backend, self.reason = choose(
-            *(backend, task, dtype, self.device, (x[None], y[None])), None if isinstance(found, Beginning) else plain
+            *(backend, task, dtype, self.device, (x[None], y[None])),
+            None if isinstance(found, Beginning) else plain,
+            batch=_FULL if batch_size == "full" else batch_size,
         )
         if isinstance(self.backend, NativeBackend):
             self.told.append(

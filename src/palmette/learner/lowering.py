@@ -14,7 +14,8 @@ from torch import fx, nn
 
 from palmette.learner import differentiated as d
 from palmette.learner import stages as s
-from palmette.learner.convolution import Conv2d
+from palmette.learner.convolution import Conv1d, Conv2d, GroupNorm
+from palmette.learner.recurrent import Lstm
 from palmette.task import AddressedDropout
 from palmette.task.models.text import Spelling
 
@@ -25,16 +26,18 @@ LAYERS: dict[type[nn.Module], type[s.Stage]] = {
     nn.Sigmoid: s.Sigmoid,
     nn.GELU: s.Gelu,
     nn.Flatten: s.Flatten,
+    nn.MaxPool1d: s.MaxPool1d,
     nn.MaxPool2d: s.MaxPool2d,
     s.Index: s.Select,
     AddressedDropout: s.Dropout,
+    nn.Conv1d: Conv1d,
     nn.Conv2d: Conv2d,
     nn.LayerNorm: d.LayerNorm,
-    nn.GroupNorm: d.GroupNorm,
+    nn.GroupNorm: GroupNorm,
     nn.Embedding: d.Embedding,
-    nn.LSTM: d.Lstm,
+    nn.LSTM: Lstm,
     Spelling: d.Spelled,
-    **dict.fromkeys((nn.AvgPool2d, nn.AdaptiveAvgPool2d), d.Samplewise),
+    **dict.fromkeys((nn.AvgPool1d, nn.AdaptiveAvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), d.Samplewise),
     **dict.fromkeys((nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Softplus, nn.Hardtanh, nn.ReLU6, nn.Mish), d.Elementwise),
 }
 """The layers that have a fused form."""
@@ -46,6 +49,8 @@ _PLAIN: dict[Any, Callable[..., nn.Module]] = {
     F.gelu: nn.GELU,
     F.silu: nn.SiLU,
     F.leaky_relu: nn.LeakyReLU,
+    F.max_pool1d: nn.MaxPool1d,
+    F.avg_pool1d: nn.AvgPool1d,
     F.max_pool2d: nn.MaxPool2d,
     F.avg_pool2d: nn.AvgPool2d,
     **dict.fromkeys((torch.flatten, "flatten"), nn.Flatten),
@@ -125,8 +130,17 @@ def lower(module: nn.Module) -> list[Link]:
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output"):
             graph.erase_node(node)
-    links = _Chain(module).follow(list(graph.nodes))
+    links = _pool_first(_Chain(module).follow(list(graph.nodes)))
     return [Link(link.layer, tuple(name.removeprefix(prefix) for name in link.names)) for link in links]
+
+
+def _pool_first(links: list[Link]) -> list[Link]:
+    """Put the largest of windows before rectified linear units: the values are the same, and there are fewer to rectify."""
+    links = list(links)
+    for i in range(len(links) - 1):
+        if links[i].stage is s.Relu and issubclass(links[i + 1].stage, s.MaxPool2d):
+            links[i], links[i + 1] = links[i + 1], links[i]
+    return links
 
 
 def _is_row(module: nn.Module) -> bool:
@@ -201,7 +215,7 @@ def _from_call(node: fx.Node, number: int) -> nn.Module:
     options: dict[str, Any] = {
         name: value for name, value in node.kwargs.items() if name not in ("inplace", "return_indices")
     }
-    if make in (nn.MaxPool2d, nn.AvgPool2d):
+    if make in (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d):
         if len(rest) > len(_POOLING):
             raise NotFused(f"layer {number} ({_title(node)}) is given more than {', '.join(_POOLING)}")
         options.update(zip(_POOLING, rest, strict=False))
@@ -225,9 +239,9 @@ def _check(layer: nn.Module, where: str) -> None:
     match layer:
         case nn.Flatten() if layer.start_dim < 1:
             problem = "joins the samples of a batch"
-        case nn.Conv2d() if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        case nn.Conv1d() | nn.Conv2d() if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             problem = "pads in a way that has no fused form"
-        case nn.MaxPool2d() if layer.return_indices:
+        case nn.MaxPool1d() | nn.MaxPool2d() if layer.return_indices:
             problem = "returns indices"
         case nn.Embedding() if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq:
             problem = "has a setting (padding_idx, max_norm or scale_grad_by_freq) without a fused form"

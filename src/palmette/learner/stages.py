@@ -158,13 +158,14 @@ class Flatten(Stage):
 
     def forward(self, x: Tensor) -> Tensor:
         """Give the samples their new shape."""
-        self._shape = x.shape
+        self._x = x
         start, end = self.layer.start_dim, self.layer.end_dim
         return x.flatten(start + 1 if start > 0 else start, end + 1 if end > 0 else end)
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Give the gradient its old shape back."""
-        return delta.reshape(self._shape)
+        """Give the gradient its old shape back, in the order of memory that the stages before it work in."""
+        shaped = delta.reshape(self._x.shape)
+        return shaped if self._x.is_contiguous() else torch.empty_like(self._x).copy_(shaped)
 
 
 class Select(Stage):
@@ -247,6 +248,27 @@ class MaxPool2d(Stage):
         images = delta.flatten(0, 1).contiguous(memory_format=order)
         _ops.max_pool2d_with_indices_backward.grad_input(images, self._x, *self._settings, where, grad_input=back)
         return _stack(back, delta)
+
+
+class MaxPool1d(MaxPool2d):
+    """The largest of every window of a signal: of images of one line."""
+
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
+        super().__init__(layer, own, sinks, place)
+        *sizes, rounds_up = self._settings
+        across = 1, 1, 0, 1  # kernel, stride, padding and dilation
+        self._settings = [
+            *((one, *(size if isinstance(size, tuple) else (size,))) for one, size in zip(across, sizes, strict=True)),
+            rounds_up,
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take the largest."""
+        return super().forward(x.unsqueeze(3)).squeeze(3)
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Send each gradient back to where the largest was."""
+        return super().backward(delta.unsqueeze(3), beta, alpha).squeeze(3)
 
 
 def _stack(images: Tensor, like: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -207,7 +207,8 @@ def execute(
             config = _with_object(config, method)
         config = config.on(people, check_method(method or config.method()))
         simulation = prepare(config, method, people, task, threads, path)
-        resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task)
+        backend = simulation.learner.backend.name
+        resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task, backend)
         _warn_of_objects(config, resolved)
         resolved.to_toml()  # what cannot be written down is told before a folder is made
         # What was ended before it began is like a new folder, whatever is to be done with a run.
@@ -292,11 +293,37 @@ def resume(
     with _eyes(config.title, observer, progress) as eyes:
         files.lock()
         try:
-            simulation = prepare(config, method, population, model, threads, files.path)
+            simulation = _prepared_again(config, method, population, model, threads, files.path)
         except BaseException:
             files.unlock()
             raise
         return _work(simulation, config, files, eyes, trackers)
+
+
+def _prepared_again(
+    config: RunConfig,
+    method: Algorithm | None,
+    people: Population | None,
+    task: nn.Module | Task | None,
+    threads: int | None,
+    path: Path,
+) -> Simulation:
+    """Prepare a run that goes on: with the backend that ``"auto"`` took when it began, where that can be had."""
+    took = config.engine.took
+    if config.engine.backend == "auto" and took is not None:
+        named = config.model_copy(update={"engine": config.engine.model_copy(update={"backend": took})})
+        with suppress(BadInput):  # whatever else is wrong is told below
+            return prepare(named, method, people, task, threads, path)
+    simulation = prepare(config, method, people, task, threads, path)
+    # A kernel that is missing is told with the versions that differ.
+    if took not in (None, "native") and simulation.learner.backend.name != took:
+        now = simulation.learner.backend.name
+        warnings.warn(
+            f"the run in {path} began with the backend {took}, which cannot run here, and goes on with {now}: its last bits "
+            "may differ from those of a run that was never stopped",
+            stacklevel=3,
+        )
+    return simulation
 
 
 def check_exist(exist: str, out: str | Path | None) -> None:

@@ -236,8 +236,15 @@ class RunConfig(BaseModel):
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
         return folder if on_disk else "memory"
 
-    def resolved(self, method: Algorithm, population: Population, task: Task) -> RunConfig:
-        """Return the config with everything written out that the run depends on: settings, recipes, objects, versions."""
+    def resolved(self, method: Algorithm, population: Population, task: Task, backend: str | None = None) -> RunConfig:
+        """Return the config with everything written out that the run depends on: settings, recipes, objects, versions.
+
+        Args:
+            method: The algorithm.
+            population: The samples.
+            task: What is learned.
+            backend: The backend that computes the run, where it is known.
+        """
         recipe = recipe_of(task, population)
         named = named_objects(method, population, task, recipe)
         settings = dataclasses.asdict(method)  # type: ignore[call-overload]
@@ -261,6 +268,8 @@ class RunConfig(BaseModel):
             values["model"] |= recipe if seed == self.seed else {**recipe, "seed": seed}
         if isinstance(task.loss, str):
             values["model"]["loss"] = task.loss
+        if backend is not None:
+            values["engine"] = {**self.engine.model_dump(), "took": backend}
         return RunConfig.model_validate({**self.model_dump(), **values})
 
     def to_toml(self) -> str:

@@ -40,8 +40,9 @@ PARTS = {
 }
 POPULATION = ("samples", "labels", "split", "tree")  # the parts that make a population
 # The tree has a part of its own; what was given as an object is looked at itself; where rows lie, whether the last state is
-# kept, how many threads compute and whether step sizes are looked at first changes no result.
-_FREE = ("engine.store", "engine.keep_state", "engine.threads", "engine.check_steps")
+# kept, how many threads compute and whether step sizes are looked at first changes no result. A run that goes on with another
+# backend than it took is told by itself.
+_FREE = ("engine.store", "engine.keep_state", "engine.threads", "engine.check_steps", "engine.took")
 _APART = ("tree", "server", "given", "versions", "settings", "algorithm", *_FREE)
 _TOLD = 5  # settings that are named in a sentence
 _SHORT = 200  # letters of a setting that are kept as they are

@@ -146,7 +146,10 @@ class EngineConfig(Part):
 
     Attributes:
         backend: Backend, the way gradients are computed: ``"native"`` (dense models in a compiled kernel),
-            ``"fused"``, ``"vmap"`` or ``"loop"``; ``"auto"`` takes the first of these that can compute the model.
+            ``"fused"``, ``"vmap"`` (many devices at once) or ``"loop"`` (one after the other). ``"auto"`` takes the one that is
+            fastest for layers of such a size, by a rule that depends on the model, the samples' shape and the batch size, and
+            on whether the kernel was built.
+        took: Backend that computed a run, in its config.toml; Palmette writes it. ``palmette resume`` goes on with it.
         dtype: Floating-point type of models and gradients.
         device: Torch device that computes, such as ``"cpu"`` or ``"cuda"``.
         chunk: Devices that are computed together; by default chosen from the size of the model.
@@ -161,6 +164,7 @@ class EngineConfig(Part):
     """
 
     backend: str = "auto"
+    took: str | None = None
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     chunk: int | None = Field(None, ge=1)

@@ -14,14 +14,15 @@ MODELS: dict[str, Model] = {
     "mclr": Model(mclr, "native"),
     "dnn": Model(dnn, "native"),
     "cnn": Model(cnn),
-    "vgg": Model(vgg, otherwise={"norm=batch": "vmap"}, shape=(3, 32, 32), example=_COLOUR),
-    "resnet": Model(resnet, "vmap", shape=(3, 32, 32), example=_COLOUR),
+    "vgg": Model(vgg, otherwise={"norm=batch": "loop"}, shape=(3, 32, 32), example=_COLOUR),
+    "resnet": Model(resnet, "loop", shape=(3, 32, 32), example=_COLOUR),
     "linear": Model(linear, "native"),
     "logistic": Model(
         logistic, "native", shape=(20,), outputs=2, example="samples of 20 numbers in two classes", loss="logistic"
     ),
     "lm": Model(
         lm,
+        "loop",
         shape=(20,),
         outputs=10_000,
         tokens=10_000,
@@ -29,11 +30,17 @@ MODELS: dict[str, Model] = {
         data="shakespeare",
     ),
     "charlstm": Model(
-        charlstm, shape=(80,), outputs=82, tokens=82, example="texts of 80 characters out of 82", data="shakespeare"
+        charlstm,
+        "loop",
+        shape=(80,),
+        outputs=82,
+        tokens=82,
+        example="texts of 80 characters out of 82",
+        data="shakespeare",
     ),
     "transformer": Model(
         transformer,
-        "vmap",
+        "loop",
         shape=(20,),
         outputs=10_000,
         tokens=10_000,

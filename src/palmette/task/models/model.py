@@ -18,8 +18,9 @@ class Model:
 
     Attributes:
         make: Makes the module: ``make(shape, outputs, *, seed, ...)``, with its settings as further keywords.
-        backend: The backend that ``auto`` takes for it on a CPU, in float32; a test compares it with what is taken.
-        otherwise: The backend with other settings, where it is another, as in ``{"norm=batch": "vmap"}``.
+        backend: The backend that ``auto`` takes for it on a CPU, in float32, with its settings and batches as they are by
+            default; a test compares it with what is taken. It may be another one for a smaller or a larger model.
+        otherwise: The backend with other settings, where it is another, as in ``{"norm=batch": "loop"}``.
         shape: Shape of an example sample.
         outputs: Number of classes of the example.
         tokens: For models of text: samples are rows of whole numbers below this one. 0 for samples of real numbers.
@@ -40,7 +41,7 @@ class Model:
 
     @property
     def backends(self) -> str:
-        """The backend in words, as in ``fused; vmap with model.norm=batch``."""
+        """The backend in words, as in ``fused; loop with model.norm=batch``."""
         first = "native, or fused where the kernel is not built" if self.backend == "native" else self.backend
         return "; ".join([first, *(f"{name} with model.{setting}" for setting, name in self.otherwise.items())])
 

@@ -13,7 +13,7 @@ from palmette.learner.learner import Learner
 from palmette.learner.steps import Some
 from palmette.learner.work import LocalWork
 
-_WORK = 5_000_000_000  # products of weights and values that an estimate may take: about half a second of one core
+_WORK = 3_500_000_000  # products of weights and values that an estimate may take: about a third of a second of one core
 _MOST, _LEAST = (16, 64), (2, 16)  # the most and the fewest devices, and samples of each, that an estimate looks at
 _TOO_MUCH = 4  # times that work which are too much to be spent before a run that did not ask for it
 _LEAVES = 6  # times too large a step with which a network leaves a curved place for a flatter one

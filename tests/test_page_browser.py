@@ -326,6 +326,14 @@ def test_flat_and_deep_trees_have_a_page(tab: Tab, tmp_path: Path) -> None:
     assert tab.page.locator("ul.devices:visible .pick").count() == 3
 
 
+def test_distances_are_drawn_from_zero_and_named(tab: Tab, folder: Path) -> None:
+    tab.open(write_report(folder / "fedavg", theory=False))
+    chart = tab.page.locator("#run-distance figure svg")
+    chart.wait_for()
+    assert "distance, PM to GM" in chart.text_content()
+    assert "0.0" in chart.locator('[data-mark="y-axis tick label"]').text_content()
+
+
 def test_a_regression_without_accuracy_has_a_page(tab: Tab, tmp_path: Path) -> None:
     people = pm.testing.regression([2, 3])
     pm.run("permfl", people, "linear", rounds=2, out=tmp_path / "run", progress=False)

@@ -47,7 +47,6 @@ def run_data(result: Result, population: dict[str, Any] | None, *, nodes: bool =
         "algorithm": config.title,
         "data": config.data.title,
         "model": config.model.title,
-        "tree": str(config.make_tree()) if not config.data.planted or population is None else _tree(sizes),
         "rounds": config.rounds,
         "done": result.rounds_done,
         "state": state(result),
@@ -78,12 +77,6 @@ def state(result: Result) -> str:
     if result.finished:
         return "finished"
     return "running" if result.running else "diverged" if result.ended else "stopped"
-
-
-def _tree(sizes: list[int]) -> str:
-    """Write a tree that came with the data by the number of its nodes."""
-    inner = [f"{size:,} teams" if tier == 1 else f"{size:,} of tier {tier}" for tier, size in enumerate(sizes[1:-1], 1)]
-    return ", ".join([*reversed(inner), f"{sizes[0]:,} devices"])
 
 
 def _model(result: Result, kind: ModelKind) -> dict[str, Any]:

@@ -85,7 +85,7 @@ function wholeTicks(low, high, about) {
  */
 function lines(
   series,
-  { x, y, share, label, caption, log = false, format = (value) => count(value), height = 300, key, level = [] },
+  { x, y, share, label, caption, log = false, format = (value) => count(value), height = 300, key, level = [], zero = false },
 ) {
   const hidden = remembered(key, new Set());
   const draw = (width) => {
@@ -143,6 +143,7 @@ function lines(
         labelArrow: "none",
         tickFormat: share ? (value) => `${Math.round(1000 * value) / 10}%` : undefined,
         nice: true,
+        zero,
       },
       marks,
     });

@@ -83,7 +83,8 @@ function distanceCard(run, key) {
     "How personal the models are",
     lines(series, {
       x: "round",
-      y: "distance",
+      y: series.length > 1 ? "distance" : `distance, ${series[0].name}`,
+      zero: true,
       share: false,
       height: 240,
       key: `${key}-distance-lines`,

@@ -188,6 +188,7 @@ def test_warnings_of_a_run_stand_on_its_page(tmp_path: Path) -> None:
     data = collect([tmp_path / "run"])
     assert any("alpha = 10000 is" in text for text in data["runs"][0]["warnings"])
     assert data["runs"][0]["state"] == "diverged"
+    assert any(text.startswith("Lower alpha from 10000 to at most ") for text in data["runs"][0]["warnings"])
     assert "The run diverged: " in data["sentences"][0]
     assert "palmette resume" in data["runs"][0]["commands"][1]["command"]
 

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -103,8 +105,31 @@ def test_data_are_sent_anew_only_when_they_changed(finished: Path, going_on: Pat
         assert (status, json.loads(body)["runs"][0]["done"]) == (200, 2)
         assert ask(server, "/data.json", If_None_Match=headers["ETag"])[::2] == (304, b"")
         publish(finished, going_on, 3)
-        status, _, body = ask(server, "/data.json", If_None_Match=headers["ETag"])
+        for _ in range(200):  # a moment after it was read, it is not read again
+            status, _, body = ask(server, "/data.json", If_None_Match=headers["ETag"])
+            if status == 200:
+                break
+            time.sleep(0.02)
         assert (status, json.loads(body)["runs"][0]["done"]) == (200, 3)
+
+
+def test_what_takes_long_to_read_is_not_read_all_the_time(going_on: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("palmette.page.live.time.monotonic", lambda: clock[0])
+    watch, reads = Watch([going_on]), []
+
+    def slow() -> dict[str, Any]:
+        clock[0] += 3
+        reads.append(clock[0])
+        return {}
+
+    monkeypatch.setattr(watch, "data", slow)
+    watch.news()
+    (going_on / PROGRESS).touch()
+    for later in (105.0, 114.0, 116.0, 117.0):
+        clock[0] = later
+        watch.news()
+    assert reads == [103.0, 119.0]
 
 
 def test_watching_changes_nothing_in_the_folder(going_on: Path) -> None:
@@ -146,8 +171,10 @@ def test_the_open_page_follows_the_run_and_keeps_what_one_has_opened(finished: P
         assert "is running: 2 of 4 rounds are done" in tab.text(".lead")
         tab.page.get_by_role("button", name="team-1", exact=True).click()
         tab.page.locator("#run-curves summary").click()
+        tab.page.get_by_role("button", name="team-1", exact=True).focus()
         publish(finished, going_on, 3)
         tab.page.get_by_text("is running: 3 of 4 rounds are done").wait_for()
+        assert tab.page.evaluate("document.activeElement.textContent") == "team-1"
         assert tab.page.get_by_role("button", name="team-1", exact=True).get_attribute("aria-expanded") == "true"
         numbers = tab.page.locator("#run-curves details[open] tbody tr")
         numbers.nth(3).wait_for()  # still open, with the round that is new

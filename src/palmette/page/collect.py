@@ -164,8 +164,7 @@ def _demo(study: Study, made: Collection) -> dict[str, Any]:
     for one in found:
         labels = list(dict.fromkeys(entry.name for entry in one.entries))
         methods = dict(zip(labels, one.methods, strict=True))
-        seeds = study.plan.seeds
-        runs = {name: dict(zip(seeds, method.results, strict=False)) for name, method in methods.items()}
+        runs = {name: {run.config.seed: run for run in method.results} for name, method in methods.items()}
         group = comparison(
             Methods(one.title, runs, one.about, kinds={name: list(method.why) for name, method in methods.items()})
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import threading
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +21,7 @@ from palmette.studies.plan import OUTCOMES, STUDY
 
 HOST = "127.0.0.1"
 _OWN = ("127.0.0.1", "localhost", "[::1]")  # names of this machine that a browser on it may use
+_REST = 4  # times as long as it took to read a large study, it is not read again: the runs need the machine more
 _LOOKED_AT = (CONFIG, PROGRESS, METRICS, STUDY, OUTCOMES)
 
 
@@ -33,14 +36,18 @@ class Watch:
         self.folders = list(folders)
         self._lock = threading.Lock()
         self._kept: tuple[str, bytes] = ("", b"")
+        self._rest = -math.inf  # until when the page is left as it is
 
     def news(self) -> tuple[str, bytes]:
         """Return the data of the page as JSON, and a mark that changes when they do."""
         with self._lock:  # one reader at a time: several tabs need not read the same files at once
+            if (began := time.monotonic()) < self._rest:
+                return self._kept
             mark = self._mark()
             if mark != self._kept[0]:
                 text = json.dumps(self.data(), allow_nan=False, separators=(",", ":"))
                 self._kept = (mark, text.encode())
+                self._rest = time.monotonic() + _REST * (time.monotonic() - began)
             return self._kept
 
     def data(self) -> dict[str, Any]:

@@ -179,4 +179,6 @@ def _warnings(result: Result) -> list[str]:
     path = result.folder / LOG
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = list(dict.fromkeys(line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)))
-    return found[:_LINES]
+    if result.ended:  # what to change stands behind what went wrong
+        found += [line.removeprefix(f"{result.ended}. ") for line in lines[-1:] if line.startswith(f"{result.ended}. ")]
+    return found[-_LINES:]

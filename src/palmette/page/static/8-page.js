@@ -158,6 +158,14 @@ addEventListener("beforeprint", redraw);
 
 draw();
 
+/** Return what finds an element again after the page was drawn anew: by its id, or by its words in its section. */
+function whereIs(element) {
+  if (element?.id) return () => document.getElementById(element.id);
+  const place = element?.closest("section")?.id;
+  const like = (one) => one.tagName === element.tagName && one.textContent === element.textContent;
+  return () => place && [...document.querySelectorAll(`#${place} ${element.tagName}`)].find(like);
+}
+
 // A page that `palmette watch` serves asks for news; a file does not.
 if (document.documentElement.dataset.live === "") {
   const sign = document.getElementById("live");
@@ -174,11 +182,11 @@ if (document.documentElement.dataset.live === "") {
       if (answer.status === 200) {
         tag = answer.headers.get("ETag") || "";
         const spot = scrollY,
-          focus = document.activeElement?.id;
+          find = whereIs(document.activeElement);
         data = await answer.json();
         draw();
         scrollTo({ top: spot, behavior: "instant" });
-        if (focus) document.getElementById(focus)?.focus({ preventScroll: true });
+        find()?.focus({ preventScroll: true });
       } else if (answer.status !== 304) throw new Error(await answer.text());
       const live = ["running", "waiting"].includes(data.state);
       tell(live ? `live: ${data.state}` : data.state);

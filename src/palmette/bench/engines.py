@@ -213,7 +213,7 @@ def lanes(case: Case, engines: list[str] | None, threads: list[int]) -> tuple[li
     notes: list[str] = []
     for engine in pick("engine", engines, ENGINES):
         if reason := engine.missing() or engine.unfit(case):
-            notes.append(reason)
+            notes += [reason] if reason not in notes else []
             continue
         made += [engine.make(case, number) for number in (threads if engine.threaded else [1])]
     return made, notes

@@ -50,7 +50,7 @@ def fits(text: str) -> bool:
 def test_run_ends_in_a_table_with_models_links_speed_backend_folder_and_the_next_command() -> None:
     done = palmette("run", "permfl", *TINY)
     assert done.exit_code == 0, done.stderr
-    for word in ("PM", "TM", "GM", "worst tenth", "teams - devices", "server - teams", "device-steps", "fused"):
+    for word in ("PM", "TM", "GM", "worst tenth", "teams - devices", "server - teams", "device-steps", "native"):
         assert word in done.stdout
     assert "runs/permfl-digits-1" in done.stdout
     assert "palmette run fedavg --config runs/permfl-digits-1/config.toml" in done.stdout

@@ -166,7 +166,7 @@ def test_methods_without_a_theorem_and_samples_given_as_objects_are_told(folder:
 
 
 def test_a_page_runs_no_code_that_a_run_names(tmp_path: Path) -> None:
-    code = tmp_path / "mine.py"
+    code = tmp_path / "code_of_a_stranger.py"
     code.write_text(
         "import torch\nfrom palmette.algorithms import PerMFL\n\n\n"
         'class Mine(PerMFL):\n    """Mine."""\n\n    name = "mine"\n\n\n'
@@ -175,7 +175,7 @@ def test_a_page_runs_no_code_that_a_run_names(tmp_path: Path) -> None:
     people = pm.make_population("digits", tree="2x3")
     pm.run(f"{code}:Mine", people, rounds=1, out=tmp_path / "algorithm", progress=False)
     pm.run("permfl", people, f"{code}:make", rounds=1, out=tmp_path / "model", progress=False)
-    code.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
+    code.write_text(f"import pathlib\npathlib.Path({str(tmp_path / 'sprung')!r}).touch()\n")
     for folder in ("algorithm", "model"):
         (run,) = collect([tmp_path / folder])["runs"]
         assert "which a page never runs" in run["theorem"]["reason"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from chains import CHAINS, learner, trained
 from palmette.algorithms import PerMFL
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
-from palmette.learner import Epochs, Learner, LocalWork, kernel
+from palmette.learner import Epochs, Learner, LocalWork, batches, kernel, native
 from palmette.learner.native import NativeBackend
 from palmette.population import Population
 from palmette.task import Task, make_task
@@ -164,6 +165,37 @@ def test_threads_and_chunks_change_no_bit() -> None:
     assert torch.equal(whole, descend(ids, 16))
     for chunk in (1, 5):
         assert torch.equal(whole, torch.cat([descend(some, 3) for some in ids.split(chunk)]))
+
+
+@built
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_the_kernel_reads_lives_as_long_as_it_reads_it(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Several threads may make the same things at once, and only those of the last one are kept for the next call.
+    chain = CHAINS["narrow"](LOSSES[loss])
+    expected = trained(learner(chain, loss=loss, backend="native"))
+    monkeypatch.setattr(native, "primes", lambda: batches.primes().copy())
+    for _ in range(20):
+        of = learner(chain, loss=loss, backend="native")
+        of.data.y = of.data.y.clone()
+        with ThreadPoolExecutor(4) as pool:
+            assert all(torch.equal(found, expected) for found in pool.map(lambda _, of=of: trained(of), range(4)))
+
+
+@built
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lr": torch.full((3,), 0.1)},
+        {"pull": torch.full((5,), 0.1)},
+        {"steps": torch.tensor([1, 2, 3])},
+        {"centre": torch.zeros(3, 314)},
+        {"centre": torch.zeros(4, 313)},
+        {"shift": torch.zeros(2, 314)},
+    ],
+)
+def test_what_does_not_fit_the_rows_is_refused_before_it_is_read(wrong: dict[str, Any]) -> None:
+    with pytest.raises((PalmetteError, RuntimeError)):
+        trained(learner(CHAINS["narrow"](5), backend="native"), **wrong)
 
 
 @built

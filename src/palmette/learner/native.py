@@ -60,7 +60,7 @@ class NativeBackend(FusedBackend):
         self._shapes = {name: tuple(value.shape) for name, value in self._parameters(task).items()}
         self._frozen = {name: value.to(dtype).contiguous() for name, value in task.frozen.items()}
         self._chains: dict[tuple[str, ...] | None, Any] = {}
-        self._bound: tuple[Samples, kernel.Samples | None, Any] | None = None
+        self._bound: tuple[Samples, kernel.Samples | None] | None = None
 
     def _parameters(self, task: Task) -> dict[str, Tensor]:
         return {**task.learned.unflatten(task.initial()[: task.learned.width]), **task.frozen}
@@ -86,38 +86,37 @@ class NativeBackend(FusedBackend):
 
     def _bind(self, samples: Samples) -> kernel.Samples | None:
         """Look at samples once, and return them as the kernel reads them; nothing where it cannot."""
-        if self._bound is None or self._bound[0] is not samples:
-            made, held = self._look(samples)
-            self._bound = samples, made, held
-        return self._bound[1]
+        bound = self._bound  # another thread may put its own in the place of this one
+        if bound is None or bound[0] is not samples:
+            bound = self._bound = samples, self._look(samples)
+        return bound[1]
 
-    def _look(self, samples: Samples) -> tuple[kernel.Samples | None, Any]:
+    def _look(self, samples: Samples) -> kernel.Samples | None:
         features, affine = samples.source
         (_, inputs), (outputs, _) = self._shapes[self._layers[0].weight], self._shapes[self._layers[-1].weight]
         plain = features.dtype == torch.float32 and not affine
         if not (plain or (features.dtype == torch.uint8 and affine)) or not features.is_contiguous():
-            return None, None
+            return None
         if samples.width != inputs or features.device.type != "cpu" or features.numel() != len(samples.y) * inputs:
-            return None, None
+            return None
         classes = targets = None
         if self.loss == "cross-entropy":
             classes = samples.y.contiguous()
-            if (
-                classes.dtype != torch.int64
-                or classes.dim() != 1
-                or not 0 <= int(classes.min()) <= int(classes.max()) < outputs
-            ):
-                return None, None
+            if classes.dtype != torch.int64 or classes.dim() != 1:
+                return None
+            if not 0 <= int(classes.min()) <= int(classes.max()) < outputs:
+                return None
         else:
             targets = (signs(samples.y) if self.loss == "logistic" else samples.y).to(torch.float32).contiguous()
             if targets.numel() != len(targets) * outputs:
-                return None, None
+                return None
         made = kernel.Samples(
             *(features.data_ptr(), not plain, inputs, len(samples.y)),
             *((1.0, 0.0) if plain else affine),
             *(None if part is None else part.data_ptr() for part in (classes, targets)),
         )
-        return made, (features, classes, targets)
+        made.held = features, classes, targets
+        return made
 
     def reads(self, samples: Samples) -> bool:
         """Return whether the kernel can read samples."""
@@ -150,13 +149,16 @@ class NativeBackend(FusedBackend):
         """
         if not len(start) or not start.shape[1]:
             return start.clone()
-        centre, numbers = _added(update)
+        n, (centre, numbers) = len(start), _added(update)
+        told, steps = told_of(plan), wanted.contiguous()
+        if numbers.shape[1] not in (1, n) or not len(steps) == len(plan.count) == n:
+            raise ValueError(f"step sizes, pulls, steps and batches must be one each for {n} rows")
         call = self._call(samples, _lines(start), update.only)
         call.pull, call.decay, rate = (numbers.ctypes.data + k * numbers.strides[0] for k in range(3))
         call.each = numbers.shape[1] > 1
         if centre is not None:
+            centre = _lines(centre.expand_as(start))
             call.centre, call.centre_line = centre.data_ptr(), centre.stride(0)
-        told, steps = told_of(plan), wanted.contiguous()
         step = kernel.Operation(0, 0, -1, rate, call.each, ctypes.pointer(told))
         return self._run(call, [step], steps, plan.size, go_on, threads)
 
@@ -188,10 +190,12 @@ class NativeBackend(FusedBackend):
         return self._run(call, operations, torch.full((n,), steps), batch, go_on, threads).view(rows.shape)
 
     def _call(self, samples: Samples, rows: Tensor, only: tuple[str, ...] | None, models: int = 1) -> kernel.Descent:
-        """Begin to describe a descent; the description keeps alive what it points to."""
+        """Begin to describe a descent."""
         bound = self._bind(samples)
         assert bound is not None
         chain, (n, line) = self._chain(only), rows.shape
+        if line != models * self._task.learned.width:
+            raise ValueError(f"rows of {line} numbers for {models} x {self._task.learned.width} that are learned")
         call = kernel.Descent(layers=chain, depth=len(chain), loss=kernel.LOSSES[str(self.loss)], models=models)
         call.start, call.start_line, call.width, call.devices = rows.data_ptr(), rows.stride(0), line // models, n
         call.samples = ctypes.pointer(bound)
@@ -223,11 +227,13 @@ class NativeBackend(FusedBackend):
 
 
 def told_of(plan: Plan) -> kernel.Plan:
-    """Return a plan as the kernel reads it; the plan must live as long."""
-    return kernel.Plan(
-        *(plan.address.ctypes.data, plan.count.ctypes.data, plan.first.ctypes.data, primes().ctypes.data),
-        *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole),
+    """Return a plan as the kernel reads it."""
+    held = plan.address, plan.count, plan.first, primes()
+    told = kernel.Plan(
+        *(part.ctypes.data for part in held), *(plan.size, plan.begin, plan.same, plan.epochs, plan.whole)
     )
+    told.held = held
+    return told
 
 
 def _added(update: Update) -> tuple[Tensor | None, Floats]:
@@ -242,7 +248,7 @@ def _added(update: Update) -> tuple[Tensor | None, Floats]:
     if not (near if alike else near.any()):
         centre = None
     numbers = np.array([near, decay, rate] if alike else np.broadcast_arrays(near, decay, rate))
-    return None if centre is None else _lines(centre), numbers.reshape(3, -1)
+    return centre, numbers.reshape(3, -1)
 
 
 def _numbers(value: PerRow) -> Any:

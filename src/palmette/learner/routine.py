@@ -256,6 +256,8 @@ def native(
         return None
     names, told = list(rows), {one: told_of(plan) for one, plan in known.items()}
     numbers = [_factor(one, factor) for one in routine]
+    if not {len(number) for number in numbers} <= {1, len(rows[names[0]])}:
+        raise ValueError("shares and step sizes of a routine must be one number, or one per row")
     operations = []
     for one, number in zip(routine, numbers, strict=True):
         into, at = names.index(one.into), names.index(one.one if isinstance(one, Mix) else one.at or one.into)

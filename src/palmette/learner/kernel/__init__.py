@@ -21,8 +21,18 @@ ACTIVATIONS = {"": 0, "relu": 1, "tanh": 2, "sigmoid": 3}
 LOSSES = {"cross-entropy": 0, "squared": 1, "logistic": 2}
 
 
-class Layer(Structure):
-    """One linear layer; see ``kernel.h``, as for all of these."""
+class Described(Structure):
+    """Addresses and numbers as the kernel reads them; see ``kernel.h``.
+
+    Attributes:
+        held: What lies at the addresses, which must live as long as this does.
+    """
+
+    held: Any
+
+
+class Layer(Described):
+    """One linear layer."""
 
     _fields_: ClassVar = [
         *((name, c_int64) for name in ("inputs", "outputs", "weight", "bias")),
@@ -31,7 +41,7 @@ class Layer(Structure):
     ]
 
 
-class Samples(Structure):
+class Samples(Described):
     """Where features and targets lie."""
 
     _fields_: ClassVar = [
@@ -42,7 +52,7 @@ class Samples(Structure):
     ]
 
 
-class Plan(Structure):
+class Plan(Described):
     """Which samples each step takes."""
 
     _fields_: ClassVar = [
@@ -51,7 +61,7 @@ class Plan(Structure):
     ]
 
 
-class Operation(Structure):
+class Operation(Described):
     """A mixture of two models or a gradient step of one."""
 
     _fields_: ClassVar = [
@@ -62,14 +72,8 @@ class Operation(Structure):
     ]
 
 
-class Descent(Structure):
-    """Some steps of some devices.
-
-    Attributes:
-        held: What must live as long as the description, which knows addresses only.
-    """
-
-    held: Any
+class Descent(Described):
+    """Some steps of some devices."""
 
     _fields_: ClassVar = [
         ("layers", POINTER(Layer)),

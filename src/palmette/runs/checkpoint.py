@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
@@ -14,6 +13,7 @@ from torch import Tensor
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm
+from palmette.runs.files import read_parquet
 from palmette.runs.metrics import SCHEMA
 
 Span = Literal["estimate", "rounds", "evaluation", "checkpoints", "progress"]
@@ -89,7 +89,7 @@ def check_rounds(simulation: Simulation, done: int, memory: Memory) -> None:
 def history(packed: Tensor) -> pa.Table:
     """Unpack the metrics that a checkpoint holds."""
     try:
-        table = pq.read_table(pa.BufferReader(packed.numpy().tobytes()))
+        table = read_parquet(packed.numpy().tobytes())
     except pa.ArrowException as error:
         raise BadInput(f"its metrics cannot be read: {error}") from None
     if not table.schema.equals(SCHEMA):

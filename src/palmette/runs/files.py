@@ -41,6 +41,15 @@ class Damaged(BadInput):
         self.name = name
 
 
+def read_parquet(data: bytes) -> pa.Table:
+    """Read a table from the bytes of a Parquet file, in this thread alone.
+
+    `pyarrow.parquet.read_table` hands the bytes to threads of Arrow, which may let go of them only when Python has ended; the
+    process then aborts.
+    """
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+
+
 class Files:
     """The files of one folder.
 
@@ -161,7 +170,7 @@ class Files:
     def read_table(self, name: str) -> pa.Table:
         """Read a table."""
         try:
-            return pq.read_table(pa.BufferReader(self.read(name)))
+            return read_parquet(self.read(name))
         except (OSError, pa.ArrowException) as error:
             raise BadInput(f"cannot read {self.path / name}: {error}") from None
 

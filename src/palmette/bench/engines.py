@@ -140,8 +140,19 @@ def _chains_only(name: str) -> Callable[[Case], str]:
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        Engine("core", "as many multiplications in registers alone", _alone(core, "core"), missing=_no_kernel),
-        Engine("sgemm", "as many multiplications in large products", _alone(sgemm, "sgemm")),
+        Engine(
+            "core",
+            "as many multiplications in registers alone",
+            _alone(core, "core"),
+            missing=_no_kernel,
+            unfit=_chains_only("core"),
+        ),
+        Engine(
+            "sgemm",
+            "as many multiplications in large products",
+            _alone(sgemm, "sgemm"),
+            unfit=_chains_only("sgemm"),
+        ),
         Engine(
             "limit",
             "the matrix products of the steps alone, all devices in one call",

@@ -12,7 +12,11 @@ from torch import Tensor
 
 from palmette.errors import BadInput, ProtocolError
 from palmette.links import Link, Participation
-from palmette.links.exchange import Counters, Parcel, drive, exchange
+from palmette.engines.memory import LinkMemory
+from palmette.links.exchange import drive, exchange
+from palmette.links.office import Counters, Office
+from palmette.links.parcel import Arrival, Parcel
+from palmette.links.record import Record
 from palmette.links.ledger import Traffic
 from palmette.protocol import Ask, Node, PerChild, Replies
 from palmette.task import make_task
@@ -54,10 +58,10 @@ class Wire:
         self.reply, self.chunk = reply, chunk
         self.parcels: list[Parcel] = []
 
-    def __call__(self, parcel: Parcel) -> Iterator[tuple[Tensor, Any]]:
+    def __call__(self, parcel: Parcel) -> Iterator[tuple[Tensor, Arrival]]:
         self.parcels.append(parcel)
         for positions in torch.arange(len(parcel.ids)).split(self.chunk):
-            yield positions, self.reply(parcel.ids[positions])
+            yield positions, parcel.open(positions).accept(self.reply(parcel.ids[positions]))
 
     @property
     def asked(self) -> list[list[int]]:
@@ -74,10 +78,13 @@ class Stand:
 
     def __init__(self, wire: Wire | None = None, *, link: Link | None = None, node: Node | None = None) -> None:
         self.wire, self.link, self.node = wire or Wire(), link or Link(), node or team_node()
-        self.counters, self.traffic = Counters(self.node.tree.size(self.node.tier)), Traffic()
+        tree, tier = self.node.tree, self.node.tier
+        self.counters, self.traffic, self.record = Counters(tree.size(tier)), Traffic(), Record()
+        below = tree.size(tier - 1)
+        self.office = Office(self.link, self.counters, Counters(below), LinkMemory(below), self.record, "a method")
 
     def ask(self, message: Any = MESSAGE, **how: Any) -> Replies:
-        return exchange(self.node, Ask(message, **how), self.link, self.counters, self.traffic, self.wire)
+        return exchange(self.node, Ask(message, **how), self.office, self.traffic, self.wire)
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
@@ -251,7 +258,7 @@ def test_separate_nodes_meet_the_same_children_and_rows_as_the_stack(participati
                 assert int(own.count) == int(together.count[team])
     total = Traffic()
     for single in alone:
-        total.add(single.traffic.exchanges, single.traffic.bytes_down, single.traffic.bytes_up)
+        total.join(single.traffic)
     assert total == stand.traffic
 
 
@@ -323,7 +330,7 @@ def test_lost_children_were_sent_their_message_but_sent_nothing_back() -> None:
     stand = Stand(link=lose(1, 2))
     replies = stand.ask(reduce="samples")
     assert stand.wire.asked == [[0, 3, 4, 5]]
-    assert stand.traffic == Traffic(3, 6 * 2 * 4, 4 * WIDTH * 8)
+    assert stand.traffic == Traffic(3, 6 * 2 * 4, 4 * WIDTH * 8, no_answer=2)
     np.testing.assert_allclose(replies.rows[1], np.average(MODELS[[3, 4]], axis=0, weights=[5, 20]), rtol=1e-14)
     assert replies.count.tolist() == [1, 2, 1]
     np.testing.assert_allclose(replies.weight, [10 / 20, 25 / 10, 1])
@@ -362,7 +369,7 @@ def test_when_nobody_at_all_answers_everyone_gets_otherwise() -> None:
     stand = Stand(link=lose(*range(6)))
     assert torch.equal(stand.ask(otherwise=given).rows, given)
     assert stand.wire.parcels == []
-    assert stand.traffic == Traffic(3, 6 * 8, 0)
+    assert stand.traffic == Traffic(3, 6 * 8, 0, no_answer=6)
 
 
 @pytest.mark.parametrize("lost", [(5,), tuple(range(6))])
@@ -426,7 +433,7 @@ def test_loss_is_addressed_and_has_its_rate() -> None:
             **where,
         }
         node = Node(tree if tier == 1 else Tree.parse([1] * 4000), tier, torch.zeros(1, dtype=torch.int64), **given)
-        return link.lost(node, torch.full((4000,), exchange_), torch.arange(4000))
+        return link.absent(node, torch.full((4000,), exchange_), torch.arange(4000), torch.zeros(4000)) > 0
 
     first = lost()
     assert torch.equal(first, lost())
@@ -436,7 +443,8 @@ def test_loss_is_addressed_and_has_its_rate() -> None:
 
 
 def test_without_loss_nobody_is_lost() -> None:
-    assert not Link().lost(team_node([0, 1, 2]), torch.zeros(6, dtype=torch.int64), torch.arange(6)).any()
+    none = torch.zeros(6, dtype=torch.int64)
+    assert not Link().absent(team_node([0, 1, 2]), none, torch.arange(6), none).any()
 
 
 # -- what is counted ---------------------------------------------------------------------------------------------------

@@ -50,14 +50,14 @@ def test_a_repeated_message_gets_the_stored_reply_and_no_second_training() -> No
         simulation.tree.top,
     )
     machine = Machine(setup, 0, 0)
-    message = encode(Envelope(0, 1, 0, 0, torch.zeros(1, 3)))
+    message = encode(Envelope(rounds=1, body=torch.zeros(1, 3)))
     first = machine.answer(message)
     state = {name: rows.clone() for name, rows in machine.state.items()}
     steps = machine.device_steps
     assert machine.answer(message) == first
     assert machine.device_steps == steps == 20
     assert all(torch.equal(machine.state[name], rows) for name, rows in state.items())
-    again = machine.answer(encode(Envelope(0, 1, 1, 0, torch.zeros(1, 3))))
+    again = machine.answer(encode(Envelope(rounds=1, path=(1,), base=0, body=torch.zeros(1, 3))))
     assert not torch.equal(decode(again).body, decode(first).body)  # another exchange draws other batches
 
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from safetensors.torch import load
 from torch import Tensor
 
 from palmette.blocks import logcosh
@@ -15,7 +14,7 @@ from palmette.engines.separate import run_separately
 from palmette.engines.simulate import Simulation
 from palmette.links import Link
 from palmette.links.ledger import total_payload
-from palmette.links.sparse import Sparse, density, plain, prune, published_bytes, unpack
+from palmette.links.sparse import Sparse, density, plain, prune, published_bytes
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
 from palmette.protocol.settings import BatchSize, settings
@@ -52,10 +51,9 @@ def test_density_counts_entries_above_the_tolerance() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 8), (3, 9), (2, 4, 5), (1, 0), (4, 1001)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_packing_and_unpacking_give_back_every_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_sparse_rows_come_back_bit_for_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     rows = rows_of(shape, dtype=dtype)
-    mask, values = Sparse(rows).pack()
-    back = unpack(mask, values, shape).rows
+    back = decode(encode(Envelope(body=Sparse(rows)))).body.rows
     assert back.dtype == dtype
     assert torch.equal(back, rows)
 
@@ -75,13 +73,12 @@ def test_the_papers_formula_counts_zeros_twice_and_64_bits_per_value() -> None:
     assert bits / (64 * 79510) == pytest.approx(0.228, abs=5e-4)
 
 
-def test_an_envelope_carries_as_many_bytes_of_tensors_as_the_ledger_counts() -> None:
+def test_an_envelope_carries_as_many_bytes_of_its_body_as_the_ledger_counts() -> None:
     sparse, dense = Sparse(rows_of((1, 333)), 0.2), torch.ones(1, 5)
     body = {"x": sparse, "steps": 3, "c": dense}
-    data = encode(Envelope(1, 2, 3, 4, body))
-    size = int.from_bytes(data[:4], "little")
-    tensors = load(data[4 + size :])
-    assert sum(t.nbytes for t in tensors.values()) + 8 == total_payload(body, None, 1)
+    data = encode(Envelope(body=body))
+    header = 25 + int.from_bytes(data[21:25], "little")
+    assert len(data) - header == total_payload(body, None, 1)
     got = plain(decode(data).body)
     assert list(got) == ["x", "steps", "c"]
     assert torch.equal(got["x"], sparse.rows)
@@ -91,7 +88,7 @@ def test_an_envelope_carries_as_many_bytes_of_tensors_as_the_ledger_counts() -> 
 
 def test_a_bare_sparse_body_arrives_too() -> None:
     sparse = Sparse(rows_of((1, 20)))
-    assert torch.equal(plain(decode(encode(Envelope(0, 1, 0, 0, sparse))).body), sparse.rows)
+    assert torch.equal(plain(decode(encode(Envelope(body=sparse))).body), sparse.rows)
 
 
 # -- in an exchange ----------------------------------------------------------------------------------------------------

@@ -24,6 +24,10 @@ class ProtocolError(PalmetteError, RuntimeError):
     """A method of an algorithm broke the rules of `palmette.protocol`, for instance by returning the wrong shape."""
 
 
+class WireError(PalmetteError):
+    """Bytes cannot be a message (damaged, cut off, made up, of another version), or something cannot be sent as one."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for a mistyped word, or the list of what there is."""
     names = sorted(known)

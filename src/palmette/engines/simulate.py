@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +16,20 @@ import torch
 from torch import Tensor
 
 from palmette.engines import rules
+from palmette.engines.journal import Journal
+from palmette.engines.memory import LinkMemory
 from palmette.engines.store import Pieces, Store
-from palmette.errors import BadInput, Diverged
+from palmette.errors import BadInput
 from palmette.learner import Learner, Optimiser, curvature
 from palmette.learner.threads import one_thread_inside as one_thread_inside
 from palmette.links import Ledger, Link
-from palmette.links.exchange import Counters, Parcel, drive, exchange
+from palmette.links.clock import SECOND, Pace
+from palmette.links.exchange import drive, exchange
+from palmette.links.ledger import COLUMNS
+from palmette.links.office import Counters, Office
+from palmette.links.parcel import Arrival, Parcel, diverged, not_finite
 from palmette.links.participation import described
-from palmette.links.sparse import plain
+from palmette.links.record import Record
 from palmette.population import Population
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, State, model_kind
 from palmette.protocol.definition import check_method, check_tree
@@ -30,7 +37,7 @@ from palmette.task import Task
 from palmette.values import whole
 
 _GOOD = Link()
-_ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
+ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
 
 
 class Looked(NamedTuple):
@@ -59,6 +66,7 @@ class Simulation:
             algorithm wants by default.
         optimiser: How devices make steps of gradients; plain gradient descent by default.
         store: ``"memory"``, or a folder for the file that what the devices keep is mapped to.
+        pace: How fast devices compute, on a clock that no machine has; without it there is no clock.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Simulation:
         held_out: float | None = None,
         optimiser: Optimiser | None = None,
         store: Path | str = "memory",
+        pace: Pace | None = None,
     ) -> None:
         for name, value in (("rounds", rounds), ("threads", threads), ("chunk", chunk)):
             if value is not None:
@@ -148,7 +157,9 @@ class Simulation:
             for tier in range(self.tree.tiers)
         ]
         self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
-        self.ledger = Ledger()
+        self.memories = [LinkMemory(self.tree.size(tier)) for tier in range(self.tree.top)]
+        """What the codecs of the link above each tier remember."""
+        self.ledger, self.record, self.pace = Ledger(), Record(), pace
         self.device_steps = 0
         self.adapt_steps = self.unseen_steps = 0  # the second: those of devices that are kept out of training
         self.looked_at_rounds = False
@@ -178,9 +189,25 @@ class Simulation:
             node, store = self.node(self.tree.top, ids), self.stores[-1]
             program = rules.server(self.algorithm, node, store.read(ids), store.initial)
             state = drive(program, lambda ask: self._exchange(node, ask))
-            self._finite(state, self.tree.top, ids)
+            if not_finite(state) is not None:
+                raise diverged(self.tree, self.tree.top, 0, self.round, self.algorithm.name)
             store.write(ids, state, self.round)
         self.round += 1
+
+    @cached_property
+    def _drops(self) -> bool:
+        """Whether devices may work in vain, because their reply, or that of a node above them, does not enter."""
+        return any(link.faults.drops for link in self.links.values())
+
+    @property
+    def wasted_steps(self) -> int:
+        """Gradient steps that changed nothing, because a reply did not enter."""
+        return self.device_steps - int(self.counters[0].steps.sum()) if self._drops else 0
+
+    @property
+    def time(self) -> float:
+        """Seconds on the clock, of the server; 0 without a clock."""
+        return int(self.counters[-1].time[0]) / SECOND
 
     def _where(self) -> dict[str, Any]:
         stage = self.algorithm.stage(self.tree, self.round, self.rounds)
@@ -201,11 +228,26 @@ class Simulation:
     def _exchange(self, node: Node, ask: Ask) -> Replies:
         transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
         traffic = self.ledger.at(self.round, self.link_tier(node.tier))
-        link = self.links.get(node.tier - 1, _GOOD)
         with rules.asking(self.algorithm, node):
-            replies = exchange(node, ask, link, self.counters[node.tier], traffic, transport)
+            replies = exchange(node, ask, self._offices[node.tier - 1], traffic, transport)
         self.on_exchange(node.tier)
         return replies
+
+    @cached_property
+    def _offices(self) -> list[Office]:
+        """What the nodes above each tier ask with."""
+        return [
+            Office(
+                self.links.get(tier, _GOOD),
+                self.counters[tier + 1],
+                self.counters[tier],
+                self.memories[tier],
+                self.record,
+                self.algorithm.name,
+                self.pace is not None,
+            )
+            for tier in range(self.tree.top)
+        ]
 
     @property
     def participation(self) -> str:
@@ -216,23 +258,42 @@ class Simulation:
         """Return the tier a link is counted under: the only link of a method without teams is the one to the server."""
         return self.population.tree.top if self.algorithm.flat else tier
 
-    def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[slice, Any]]:
-        node, store = self.node(tier, parcel.ids), self.stores[tier]
-        message = parcel.take(slice(None))
-        program = rules.team(self.algorithm, node, message, store.read(parcel.ids), store.initial)
-        reply, state = drive(program, lambda ask: self._exchange(node, ask))
-        self._finite(reply, tier, parcel.ids)
-        store.write(parcel.ids, state, self.round)
-        yield slice(0, len(parcel.ids)), reply
+    def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[slice, Arrival]]:
+        ids, store, times = parcel.ids, self.stores[tier], self.counters[tier].time
+        journal = Journal(self.tree, tier, self._kept_in, self.counters, self.record) if parcel.uncertain else None
+        delivery = parcel.open(slice(0, len(ids)))
+        if self.pace is not None:
+            times[ids] = delivery.start
+        node = self.node(tier, ids)
+        with nullcontext() if journal is None else journal.open():
+            program = rules.team(self.algorithm, node, delivery.message, store.read(ids), store.initial)
+            reply, state = drive(program, lambda ask: self._exchange(node, ask))
+        arrival = delivery.accept(reply, times[ids] if self.pace is not None else None, state)
+        if journal is not None and arrival.entered is not None and not bool(arrival.entered.all()):
+            journal.undo(ids[~arrival.entered])
+        self._write(tier, ids, state, arrival)
+        yield slice(0, len(ids)), arrival
 
-    def _to_devices(self, parcel: Parcel) -> Iterator[tuple[slice, Any]]:
+    def _kept_in(self, tier: int) -> list[Store]:
+        """Return all that is kept of the nodes of a tier: their own rows, and what the link above them remembers."""
+        return [self.stores[tier], *(self.memories[tier].stores.values() if tier < self.tree.top else ())]
+
+    def _write(self, tier: int, ids: Tensor, state: State, arrival: Arrival) -> None:
+        """Keep the new rows of those whose reply entered."""
+        if arrival.entered is not None and not bool(arrival.entered.all()):
+            some = arrival.entered
+            ids, state = ids[some], {name: rows[some.to(rows.device)] for name, rows in state.items()}
+        if len(ids):
+            self.stores[tier].write(ids, state, self.round)
+
+    def _to_devices(self, parcel: Parcel) -> Iterator[tuple[slice, Arrival]]:
         """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
         count = len(parcel.ids)
         size = min(self._chunk or self.learner.chunk(count), count)
         chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
         threads = self.threads if self.learner.worth_a_thread(size) else 1
         self.learner.inside = max(1, self.threads // min(threads, len(chunks)))
-        others: dict[int, Future[tuple[Any, int]]] = {}
+        others: dict[int, Future[tuple[Arrival, int]]] = {}
         begun = 0
         try:
             for number, positions in enumerate(chunks):
@@ -241,40 +302,37 @@ class Simulation:
                     begun = ahead + 1
                     if ahead % threads:
                         others[ahead] = self._pool.submit(self._work, parcel, chunks[ahead])
-                reply, steps = others[number].result() if number % threads else self._work(parcel, positions)
+                arrival, steps = others[number].result() if number % threads else self._work(parcel, positions)
                 others.pop(number, None)  # not before it is done: one that is waited for must be ended, too
                 self.device_steps += steps
-                yield positions, reply
+                yield positions, arrival
         finally:  # after a failure no chunk may write any more: the run goes back to its last good round
             if others:
                 with self.learner.halted():
                     wait([other for other in others.values() if not other.cancel()])
 
-    def _work(self, parcel: Parcel, positions: slice) -> tuple[Any, int]:
-        ids, store = parcel.ids[positions], self.stores[0]
+    def _work(self, parcel: Parcel, positions: slice) -> tuple[Arrival, int]:
+        """Let some devices work on a message; return what arrives and the gradient steps they took."""
+        ids, store, delivery = parcel.ids[positions], self.stores[0], parcel.open(positions)
         kept = store.read(ids)
         device = self._device(ids, parcel.exchange[positions], kept)
-        reply, state = rules.device(self.algorithm, device, parcel.take(positions), kept, store.initial)
-        self._finite(state if reply is None else reply, 0, ids)
-        store.write(ids, state, self.round)
-        return reply, device.device_steps
+        reply, state = rules.device(self.algorithm, device, delivery.message, kept, store.initial)
+        ended = None
+        if self.pace is not None:
+            steps = torch.from_numpy(device.taken)
+            took = self.pace.duration(self.tree, ids, steps, self.seed, self.round, parcel.exchange[positions])
+            ended = delivery.start + took
+        arrival = delivery.accept(reply, ended, state)
+        self._write(0, ids, state, arrival)
+        if self._drops:
+            useful = device.taken if arrival.entered is None else device.taken * arrival.entered.numpy()
+            self.counters[0].steps[ids] += torch.from_numpy(useful)
+        return arrival, device.device_steps
 
     def _device(self, ids: Tensor, exchange: Tensor, rows: State) -> Device:
         """Return some devices as their program sees them now, given the rows kept of them."""
         kept = rules.of_work(rows, self.stores[0].initial)
         return Device(self.learner, exchange, self.tree, ids, kept=kept, **self._where())
-
-    def _finite(self, rows: Any, tier: int, ids: Tensor) -> None:
-        """Stop at the first number that is not one."""
-        for value in map(plain, rows.values() if isinstance(rows, Mapping) else [rows]):
-            if not isinstance(value, Tensor) or not value.is_floating_point() or math.isfinite(value.sum()):
-                continue  # a finite sum has finite parts only, and is far cheaper to look at
-            if not bool(value.isfinite().all()):
-                bad = int((~value.flatten(1).isfinite().all(1)).nonzero()[0]) if value.dim() > 1 else 0
-                raise Diverged(
-                    f"{self.tree.name(tier, int(ids[bad]))!r} (tier {tier}) is no longer finite in round {self.round}: "
-                    f"{self.algorithm.name} diverged; lower its step sizes"
-                )
 
     # -- state between rounds ------------------------------------------------------------------------------------------
 
@@ -282,24 +340,24 @@ class Simulation:
         """Return all that the next rounds depend on, by name; of the stores, the rows of nodes that took part."""
         tensors: dict[str, Tensor | Pieces] = {
             "ledger": torch.tensor([list(row.values()) for row in self.ledger.rows()], dtype=torch.int64).reshape(
-                -1, 5
+                -1, len(COLUMNS)
             ),
             "progress": torch.tensor([self.round, self.device_steps]),
+            "record": self.record.table(),
         }
         for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
             tensors |= {f"rows/{tier}/{name}": store.written(name) for name in store.initial}
-            tensors |= {f"last/{tier}": store.last, f"turn/{tier}": counter.turn}
+            tensors |= {f"last/{tier}": store.last, f"counts/{tier}": counter.table[1:]}
         return tensors
 
     def restore(self, tensors: Mapping[str, Any]) -> None:
         """Go on from a state: the next rounds come out as if there had been no stop."""
         for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
             store.restore(tensors[f"last/{tier}"], {name: tensors[f"rows/{tier}/{name}"] for name in store.initial})
-            counter.turn.copy_(tensors[f"turn/{tier}"])
+            counter.table[1:] = tensors[f"counts/{tier}"]
         self.round, self.device_steps = tensors["progress"].tolist()
-        self.ledger = Ledger()
-        for round_, tier, exchanges, up, down in tensors["ledger"].tolist():
-            self.ledger.at(round_, tier).add(exchanges, down, up)
+        self.ledger = Ledger.of(tensors["ledger"].tolist())
+        self.record.restore(tensors["record"])
 
     # -- models --------------------------------------------------------------------------------------------------------
 
@@ -375,7 +433,7 @@ class Simulation:
         above, place = torch.from_numpy(self.tree.parents[0])[ids].unique(return_inverse=True)
         parents = self.models_of(1, above)
         parents = parents.index_select(0, place.to(parents.device))
-        device = self._device(ids, torch.full_like(ids, _ASIDE), rows)
+        device = self._device(ids, torch.full_like(ids, ASIDE), rows)
         made = rules.adapt(self.algorithm, device, parents, rows, self.stores[0].initial)
         self.adapt_steps += device.device_steps
         if (out := self.population.unseen) is not None:

@@ -51,6 +51,21 @@ class Pieces:
         return self.make()
 
 
+@dataclass(frozen=True, eq=False)
+class Before:
+    """What a store held of some nodes before they were written to.
+
+    Attributes:
+        ids: Their numbers.
+        last: The rounds in which they last took part.
+        rows: Rows by name of those that ever took part.
+    """
+
+    ids: Tensor
+    last: Tensor
+    rows: dict[str, Tensor]
+
+
 class Kept(Mapping[str, Tensor]):
     """What some nodes keep: copies of their rows by name, each made when it is first looked at."""
 
@@ -87,6 +102,7 @@ class Store:
         self.initial = dict(initial)
         self.size, self.folder, self._prefix = size, folder, prefix
         self._opened: dict[str, int] = {}  # the files of a store on disk
+        self._watching: list[tuple[list[Before], Tensor]] = []  # notes of what was, and which nodes are noted already
         self.last = torch.full((size,), -1, dtype=torch.int64)
         """The round in which each node last took part; -1 for never."""
 
@@ -141,6 +157,8 @@ class Store:
         numbers = ids.numpy()
         low, high = int(numbers[0]), int(numbers[-1]) + 1
         together = high - low == len(numbers)
+        for notes, noted in self._watching:
+            self._note(ids, notes, noted)
         self._take_room(numbers)
         for name, given in state.items():
             rows = self.rows[name]
@@ -149,6 +167,43 @@ class Store:
             else:
                 rows.index_copy_(0, ids.to(rows.device), given.to(rows.device))
         self.last.numpy()[slice(low, high) if together else numbers] = round_
+
+    # -- going back ----------------------------------------------------------------------------------------------------
+
+    def watch(self, notes: list[Before]) -> None:
+        """Note from now on what nodes keep before they are written to for the first time."""
+        self._watching.append((notes, torch.zeros(self.size, dtype=torch.bool)))
+
+    def unwatch(self, notes: list[Before]) -> None:
+        """Note no more."""
+        self._watching = [one for one in self._watching if one[0] is not notes]
+
+    def _note(self, ids: Tensor, notes: list[Before], noted: Tensor) -> None:
+        fresh = ids[~noted[ids]]
+        noted[fresh] = True
+        last = self.last[fresh]
+        seen = fresh[last >= 0]
+        notes.append(Before(fresh, last, {name: self.rows_of(name, seen) for name in self.initial} if len(seen) else {}))
+
+    def put_back(self, notes: list[Before], which: Tensor) -> None:
+        """Put back what was noted of some nodes (bool, one for each node of the store)."""
+        for one in notes:
+            mine, seen = which[one.ids], one.last >= 0
+            self._forget(one.ids[mine & ~seen])
+            ids = one.ids[mine & seen]
+            self.last[ids] = one.last[mine & seen]
+            for name, rows in one.rows.items():
+                held, kept = self.rows[name], mine[seen]
+                held.index_copy_(0, ids.to(held.device), rows[kept.to(rows.device)].to(held.device))
+
+    def forget(self, which: Tensor) -> None:
+        """Let some nodes (bool) be as if they had never taken part."""
+        self._forget((which & (self.last >= 0)).nonzero().squeeze(1))
+
+    def _forget(self, ids: Tensor) -> None:
+        for rows in self.rows.values() if len(ids) else ():
+            rows.index_fill_(0, ids.to(rows.device), 0)
+        self.last[ids] = -1
 
     # -- as a whole ----------------------------------------------------------------------------------------------------
 

@@ -1,29 +1,78 @@
-"""What crossed each link: exchanges and bytes of payload, round by round."""
+"""What crossed each link: exchanges, bytes of payload and replies that did not enter, round by round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from torch import Tensor
 
+from palmette.links.record import REASONS
 from palmette.links.sparse import Sparse
 
 
 @dataclass
 class Traffic:
-    """The traffic of one link; the link is named by the tier of the parents that ask on it."""
+    """The traffic of one link; the link is named by the tier of the parents that ask on it.
+
+    Bytes are those of encoded payload, down to everybody that was asked, up from those whose replies entered.
+
+    Attributes:
+        exchanges: Asks of a parent with their replies.
+        bytes_down: Bytes of messages.
+        bytes_up: Bytes of replies.
+        no_answer: Children that were asked and did not answer.
+        away: Children that were asked while they were away.
+        lost: Replies that were lost.
+        late: Replies that came too late.
+        corrupt: Replies that were damaged.
+        not_finite: Replies that were dropped because they were NaN or infinite.
+        repeated: Replies that came twice.
+        time: The latest time of a parent on the clock, in nanoseconds.
+    """
 
     exchanges: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
+    no_answer: int = 0
+    away: int = 0
+    lost: int = 0
+    late: int = 0
+    corrupt: int = 0
+    not_finite: int = 0
+    repeated: int = 0
+    time: int = 0
 
     def add(self, exchanges: int, down: int, up: int) -> None:
         """Count some more."""
         self.exchanges += exchanges
         self.bytes_down += down
         self.bytes_up += up
+
+    def miss(self, reasons: Sequence[int]) -> None:
+        """Count replies that did not enter, by the numbers of each of `REASONS`."""
+        for word, count in zip(REASONS[1:], reasons[1:], strict=True):
+            name = word.replace(" ", "_")
+            setattr(self, name, getattr(self, name) + count)
+
+    def join(self, other: Traffic) -> None:
+        """Count what another counted; of two times the later one."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.time = max(self.time, other.time)
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """How many replies did not enter, by reason, where there are some."""
+        found = {word: getattr(self, word.replace(" ", "_")) for word in REASONS[1:]}
+        return {word: count for word, count in found.items() if count}
+
+
+COUNTS = tuple(one.name for one in fields(Traffic) if one.name != "time")
+_FIRST = ("exchanges", "bytes_up", "bytes_down")
+COLUMNS = ("round", "tier", *_FIRST, *(one.name for one in fields(Traffic) if one.name not in _FIRST))
+"""The columns of a ledger's rows."""
 
 
 @dataclass
@@ -40,19 +89,18 @@ class Ledger:
         """Return the run's traffic by tier."""
         total: dict[int, Traffic] = {}
         for (_, tier), entry in sorted(self.entries.items()):
-            total.setdefault(tier, Traffic()).add(entry.exchanges, entry.bytes_down, entry.bytes_up)
+            total.setdefault(tier, Traffic()).join(entry)
         return total
 
     def rows(self) -> Iterator[dict[str, int]]:
-        """Yield the entries as flat records, in order."""
+        """Yield the entries as flat records, in order; see `COLUMNS`."""
         for (round_, tier), entry in sorted(self.entries.items()):
-            yield {
-                "round": round_,
-                "tier": tier,
-                "exchanges": entry.exchanges,
-                "bytes_up": entry.bytes_up,
-                "bytes_down": entry.bytes_down,
-            }
+            yield {"round": round_, "tier": tier, **{name: getattr(entry, name) for name in COLUMNS[2:]}}
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[int]]) -> Ledger:
+        """Make a ledger of the values of its rows."""
+        return Ledger({(row[0], row[1]): Traffic(**dict(zip(COLUMNS[2:], row[2:], strict=True))) for row in rows})
 
 
 def payload(value: Any) -> int:

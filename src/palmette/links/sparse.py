@@ -6,14 +6,17 @@ tolerance is zero. The encoding is exact: what is decoded is, bit for bit, what 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from palmette.links.codecs import Codec
+
+MASK = Codec(mask=True)
+"""The codec that sends sparse rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,23 +36,7 @@ class Sparse:
 
     def sizes(self) -> Tensor:
         """Return the bytes each row takes: a mask of one bit per entry, then the values that are not zero."""
-        flat = self.rows.flatten(1)
-        return (math.ceil(flat.shape[1] / 8) + flat.count_nonzero(1) * flat.element_size()).cpu()
-
-    def pack(self) -> tuple[Tensor, Tensor]:
-        """Return the masks ``(rows, bytes)`` and all values that are not zero, row after row."""
-        flat = self.rows.flatten(1)
-        kept = flat != 0
-        return torch.from_numpy(np.packbits(kept.cpu().numpy(), axis=1)), flat[kept].cpu()
-
-
-def unpack(mask: Tensor, values: Tensor, shape: tuple[int, ...]) -> Sparse:
-    """Undo `Sparse.pack` for rows of a shape."""
-    width = math.prod(shape[1:])
-    kept = torch.from_numpy(np.unpackbits(mask.numpy(), axis=1, count=width)).bool()
-    rows = values.new_zeros((shape[0], width))
-    rows[kept] = values
-    return Sparse(rows.reshape(shape))
+        return MASK.encode(self.rows, [], {}).lengths
 
 
 def prune(rows: Tensor, tolerance: float) -> Tensor:

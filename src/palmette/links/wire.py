@@ -1,73 +1,194 @@
-"""Messages as bytes: a safetensors blob of the rows, with numbers and addresses in its metadata."""
+"""Messages as bytes, read by a receiver that trusts nobody.
+
+A message is, one after the other: five bytes that name the format and its version; a checksum over all that follows; the
+length of the header; the header, which is JSON: the address, and name, kind, type, shape and length of every part of the body;
+and the bytes of the parts. Everything is checked before memory is taken for it, and whatever is wrong raises `WireError`. The
+checksum finds damage; it does not say who wrote a message.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, NoReturn
 
-import torch
-from safetensors.torch import load, save
-from torch import Tensor
+from palmette.errors import WireError as WireError
+from palmette.links import parts
+from palmette.links.parts import Coded as Coded
+from palmette.links.parts import Part, whole
+from palmette.values import shown
 
-from palmette.links.sparse import Sparse, unpack
+LIMIT = 1 << 30
+"""How many bytes the body of a message may take when it is decoded, unless the receiver says otherwise."""
 
-_MASK, _VALUES = "\0mask", "\0values"  # no name of a message ends like this
+KINDS = ("ask", "reply", "evaluate", "scores", "error")
+_LEAST = {"round": 0, "rounds": 0, "sender": 0, "base": -1, "version": -1, "time": 0, "steps": 0}
+_DEEPEST, _KEPT = 16, 64  # numbers in a path, and states that may be named
+_HEAD = b"PLMT\1"  # the format and its version
+_CHECKSUM, _LENGTH = 16, 4
+_START = len(_HEAD) + _CHECKSUM + _LENGTH
+_HEADER = 1 << 18  # bytes of the longest header, some thousand parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Envelope:
-    """A message or reply with the address that makes it idempotent.
+    """A message or reply with the address that makes it idempotent. One that could not be sent cannot be made.
 
     Attributes:
+        kind: ``"ask"``, ``"reply"``, ``"evaluate"``, ``"scores"`` or ``"error"``.
         round: Round of the run.
         rounds: Rounds the run has in all.
-        exchange: Number of the parent's exchange within the round.
+        path: Numbers of the exchanges that the message is part of, from the server's down to the sending parent's; 1 to 16.
         sender: Number of the sending node within its tier.
-        body: Rows with one line (plain, or `Sparse` and then sent as a bit mask and values), or a mapping of names to such
-            rows and numbers, or ``None``.
+        base: Of an ask: from which of its own states the child goes on; -1 for none.
+        keep: Of an ask: further states of the child that may still be named; at most 64.
+        version: Of a reply: the state that the child has reached; -1 for none.
+        time: Virtual time in nanoseconds.
+        steps: Gradient steps that were taken for a reply.
+        body: Rows with one line (plain, `Sparse`, or `Coded`), or a mapping of names to such rows, numbers and texts, or
+            ``None``.
     """
 
-    round: int
-    rounds: int
-    exchange: int
-    sender: int
-    body: Any
+    kind: str = "ask"
+    round: int = 0
+    rounds: int = 0
+    path: tuple[int, ...] = (0,)
+    sender: int = 0
+    base: int = -1
+    keep: tuple[int, ...] = ()
+    version: int = -1
+    time: int = 0
+    steps: int = 0
+    body: Any = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise WireError(f"the kind of a message must be one of {', '.join(KINDS)}, not {shown(self.kind)}")
+        for name, least in _LEAST.items():
+            whole(getattr(self, name), least, f"{name} of a message")
+        for name, fewest, most in (("path", 1, _DEEPEST), ("keep", 0, _KEPT)):
+            numbers = getattr(self, name)
+            if not isinstance(numbers, tuple) or not fewest <= len(numbers) <= most:
+                raise WireError(f"{name} of a message must have {fewest} to {most} numbers, not {shown(numbers)}")
+            for number in numbers:
+                whole(number, 0, f"every number in {name} of a message")
+
+    @property
+    def exchange(self) -> int:
+        """Number of the sending parent's exchange within the round."""
+        return self.path[-1]
+
+
+_FIELDS = ("kind", *_LEAST, "path", "keep")
 
 
 def encode(envelope: Envelope) -> bytes:
     """Turn an envelope into bytes."""
     body = envelope.body
     named: Mapping[str, Any] = body if isinstance(body, Mapping) else {} if body is None else {"": body}
-    # Copies, because safetensors refuses tensors that share memory, such as one row under two names.
-    copy = partial(torch.clone, memory_format=torch.contiguous_format)
-    tensors = {name: copy(value) for name, value in named.items() if isinstance(value, Tensor)}
-    sparse = {name: value for name, value in named.items() if isinstance(value, Sparse)}
-    for name, value in sparse.items():
-        tensors[name + _MASK], tensors[name + _VALUES] = value.pack()
-    header = {
-        "round": envelope.round,
-        "rounds": envelope.rounds,
-        "exchange": envelope.exchange,
-        "sender": envelope.sender,
-        "kind": "none" if body is None else "mapping" if isinstance(body, Mapping) else "bare",
-        "numbers": {name: value for name, value in named.items() if not isinstance(value, (Tensor, Sparse))},
-        "sparse": {name: list(value.rows.shape) for name, value in sparse.items()},
-        "order": list(named),
-    }
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(4, "little") + text + save(tensors)
+    written = [parts.write(name, value) for name, value in named.items()]
+    header = {name: getattr(envelope, name) for name in _FIELDS}
+    header["body"] = "none" if body is None else "mapping" if isinstance(body, Mapping) else "bare"
+    header["parts"] = [part.told() for part, _ in written]
+    _bare(header["body"], [part for part, _ in written])
+    text = json.dumps(header, separators=(",", ":")).encode()
+    if len(text) > _HEADER:
+        raise WireError(f"the header of a message has {len(text)} bytes; it may have {_HEADER}: send fewer parts")
+    rest = b"".join([len(text).to_bytes(_LENGTH, "little"), text, *(blob for _, blob in written)])
+    return _HEAD + _checksum(rest) + rest
 
 
-def decode(data: bytes) -> Envelope:
-    """Turn bytes back into an envelope."""
-    size = int.from_bytes(data[:4], "little")
-    header = json.loads(data[4 : 4 + size])
-    tensors: dict[str, Any] = load(data[4 + size :])
-    for name, shape in header["sparse"].items():
-        tensors[name] = unpack(tensors[name + _MASK], tensors[name + _VALUES], tuple(shape))
-    named = {name: tensors[name] if name in tensors else header["numbers"][name] for name in header["order"]}
-    body = {"none": None, "bare": named.get(""), "mapping": named}[header["kind"]]
-    return Envelope(header["round"], header["rounds"], header["exchange"], header["sender"], body)
+def decode(data: bytes, *, limit: int = LIMIT) -> Envelope:
+    """Turn bytes back into an envelope.
+
+    Args:
+        data: The bytes, from anybody.
+        limit: How many bytes the body may take when it is decoded.
+
+    Raises:
+        WireError: The bytes are not what `encode` makes.
+    """
+    header, view = _opened(data)
+    told = header.pop("parts", None)
+    if not isinstance(told, list):
+        raise WireError(f"a message has no list of parts but {shown(told)}")
+    listed = [Part.checked(one) for one in told]
+    kind = header.pop("body", None)
+    _bare(kind, listed)
+    if len({part.name for part in listed}) < len(listed):
+        raise WireError("a message has two parts of one name")
+    if sum(part.length for part in listed) != len(view):
+        raise WireError(f"a message has {len(view)} bytes of parts, which is not what its header says")
+    if (size := sum(part.decoded for part in listed)) > limit:
+        raise WireError(f"a message would take {shown(size)} bytes when decoded; at most {limit} are allowed")
+    if set(header) != set(_FIELDS):
+        raise WireError(f"the header of a message has {shown(sorted(header))} and not {', '.join(sorted(_FIELDS))}")
+    lists = {name: tuple(header[name]) if isinstance(header[name], list) else None for name in ("path", "keep")}
+    envelope = Envelope(**{**header, **lists})  # checks the address before the body is read
+    values = {}
+    for part in listed:
+        values[part.name], view = parts.read(part, view[: part.length]), view[part.length :]
+    return replace(envelope, body={"none": None, "bare": values.get(""), "mapping": values}[kind])
+
+
+def _bare(kind: Any, listed: list[Part]) -> None:
+    """Refuse a body whose kind does not fit its parts."""
+    if kind not in ("none", "bare", "mapping"):
+        raise WireError(f"the body of a message must be 'none', 'bare' or 'mapping', not {shown(kind)}")
+    if kind == "none" and listed:
+        raise WireError("a message without a body has parts")
+    if kind == "bare" and [part.name for part in listed if part.kind in ("rows", "sparse", "coded")] != [""]:
+        raise WireError("a bare body must be rows")
+
+
+def _checksum(rest: bytes | memoryview) -> bytes:
+    return blake2b(rest, digest_size=_CHECKSUM).digest()
+
+
+def _opened(data: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Return the header of a message and the bytes after it."""
+    view = memoryview(data)
+    if len(view) < _START or not data.startswith(_HEAD[:-1]):
+        raise WireError(f"{len(view)} bytes are not a message of Palmette: they begin with {shown(bytes(view[:8]))}")
+    if not data.startswith(_HEAD):
+        raise WireError(f"a message has version {data[len(_HEAD) - 1]} of the format; this Palmette reads {_HEAD[-1]}")
+    end = len(_HEAD) + _CHECKSUM
+    if _checksum(view[end:]) != view[len(_HEAD) : end]:
+        raise WireError("a message was damaged on its way: its checksum is wrong")
+    size = int.from_bytes(view[end:_START], "little")
+    if size > min(_HEADER, len(view) - _START):
+        raise WireError(f"a message of {len(view)} bytes says that its header has {size}")
+    return _header(bytes(view[_START : _START + size])), view[_START + size :]
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(
+            text.decode(),
+            object_pairs_hook=_unique,
+            parse_int=_short,
+            parse_float=_refuse,
+            parse_constant=_refuse,
+        )
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"the header of a message cannot be read: {shown(str(error))}") from error
+    if not isinstance(header, dict):
+        raise WireError(f"the header of a message is {shown(header)}")
+    return header
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise WireError("the header of a message has a name twice")
+    return found
+
+
+def _short(text: str) -> int:
+    return int(text) if len(text) < 21 else _refuse(text)
+
+
+def _refuse(text: str) -> NoReturn:
+    raise WireError(f"the header of a message has the number {shown(text)}, which no header has")

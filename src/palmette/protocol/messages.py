@@ -38,6 +38,9 @@ class Ask:
         reduce: ``"mean"`` of the children's rows, mean weighted by training ``"samples"``, or ``"stack"`` of all rows.
         weights: Weights of the children (in the order of `Node.child_ids`, none below 0) for ``"mean"``, which is then a
             weighted mean.
+        wait: Whether the asking node waits for its children. Where it does not, they begin to work, reply nothing, and are not
+            asked in this way again before their work was fetched with ``first``.
+        first: Fetch the work of so many of the children at work, those that end first by the clock; nobody is drawn.
         otherwise: What a node gets when nobody answered it, or nobody whose weight is above 0: rows of the replies' shape
             (one line per asking node), or a mapping by name.
     """
@@ -48,11 +51,15 @@ class Ask:
     again: bool = False
     reduce: Reduce = "mean"
     weights: Tensor | None = None
+    wait: bool = True
+    first: int | None = None
     otherwise: Tensor | Mapping[str, Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.again and self.only is None:
             raise ProtocolError("Ask(again=True) also needs only=, the children that took part before")
+        if self.first is not None and (self.first < 1 or self.again or not self.wait):
+            raise ProtocolError("Ask(first=...) must be at least 1, and goes with neither again=True nor wait=False")
         if not isinstance(self.reduce, str) or self.reduce not in get_args(Reduce):
             words = ", ".join(map(repr, get_args(Reduce)))
             raise ProtocolError(f"Ask(reduce={self.reduce!r}): reduce must be {words}")
@@ -68,6 +75,11 @@ class Ask:
                 "Ask(weights=..., reduce='samples'): the replies are weighted by one of the two; leave weights out, or write "
                 "reduce='mean' and multiply the weights by node.child_samples if both shall count"
             )
+
+    @property
+    def apart(self) -> bool:
+        """Whether asking and fetching are apart: children work while the asking node goes on."""
+        return not self.wait or self.first is not None
 
 
 @dataclass(frozen=True, eq=False)

@@ -168,13 +168,15 @@ class Tree:
             raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, self._numbers[tier])}")
         return number
 
-    def check_names(self, tier: int, given: Collection[str], setting: str = "a setting by name") -> None:
-        """Refuse names that are not those of a tier, one by one and all of them."""
+    def check_names(
+        self, tier: int, given: Collection[str], setting: str = "a setting by name", *, every: bool = True
+    ) -> None:
+        """Refuse names that are not those of a tier, one by one and, where every node must be named, all of them."""
         for name in given:
             if name not in self._numbers[tier]:
                 hint = nearest(name, self._numbers[tier])
                 raise BadInput(f"{setting}: there is no node {name!r} in tier {tier}{hint}")
-        if len(given) < self.size(tier):
+        if every and len(given) < self.size(tier):
             missing = next(name for name in self.names(tier) if name not in given)
             raise BadInput(f"{setting} leaves out {missing!r} of tier {tier}; give a value for every node of the tier")
 

@@ -139,7 +139,7 @@ def _simulations(made: RunConfig, seeds: int) -> list[Callable[[], Simulation]]:
 
     people = made.population()
     made = made.on(people, made.method())
-    task, links = made.task(people), made.links(people.tree, flat=made.method().flat)
+    task, links = made.task(people), made.make_links(people.tree, flat=made.method().flat)
 
     def simulation(seed: int) -> Simulation:
         return Simulation(

@@ -261,6 +261,8 @@ def _known(values: Mapping[str, Any]) -> dict[str, str]:
 def _example(group: str) -> str:
     return {
         "participation": "devices=0.5",
+        "links": "devices.codec=int8",
+        "clock": "preset=edge",
         "engine": "backend=loop",
         "optimiser": "momentum=0.9",
         "settings": "alpha=0.1",

@@ -19,6 +19,7 @@ from palmette.population.selection import Selection
 from palmette.protocol.sentences import allowed, letter, sentences
 from palmette.protocol.settings import described
 from palmette.runs.config import RunConfig
+from palmette.runs.linking import ALL, ClockConfig, LinkConfig
 from palmette.runs.sections import DataConfig, EngineConfig, ModelConfig
 from palmette.tables import read_folders, read_table
 from palmette.tables.given import read_hub
@@ -26,8 +27,8 @@ from palmette.tables.open import APART
 from palmette.task import own
 from palmette.task.models import MODELS
 
-TOP = ("rounds", "seed", "tree", "loss", "evaluate_every", "evaluate_on", "metrics")
-GROUPS = ("data", "model", "optimiser", "participation", "engine", "settings")
+TOP = ("rounds", "seed", "tree", "loss", "replay", "evaluate_every", "evaluate_on", "metrics")
+GROUPS = ("data", "model", "optimiser", "participation", "links", "clock", "engine", "settings")
 LINKS = {
     "devices": 'Participation of devices, the share or number of its devices that a team asks each time: "all", a share '
     'such as "50%" or 0.5, a number such as "5 devices" or 5, or "pass 5" for five at a time, each device once before any is '
@@ -78,7 +79,16 @@ def general_keys() -> list[Key]:
     """Return the keys of a run that belong to no algorithm, data set or model."""
     top = [key for key in _fields(RunConfig) if key.name in TOP]
     links = [Key(f"participation.{name}", "all", "text or number", sentence) for name, sentence in LINKS.items()]
-    return [*top, *links, *_fields(Optimiser, "optimiser."), *_fields(EngineConfig, "engine.")]
+    return [*top, *links, *_link_keys("devices"), *_fields(ClockConfig, "clock."), *_engine_keys()]
+
+
+def _engine_keys() -> list[Key]:
+    return [*_fields(Optimiser, "optimiser."), *_fields(EngineConfig, "engine.")]
+
+
+def _link_keys(name: str) -> list[Key]:
+    """Return the keys of one link: of the devices, the teams, further tiers, or of all links."""
+    return _fields(LinkConfig, f"links.{name}.")
 
 
 def data_keys(source: str | None = None) -> list[Key]:
@@ -153,7 +163,8 @@ def known_keys(algorithm: str | None, model: str) -> dict[str, str]:
     """Return every key that ``--set`` takes in a run of an algorithm with a model, with its sentence."""
     own = settings_of(algorithm) if algorithm is not None else []
     preset = {"preset": "Named set of settings, such as published."} if algorithm is not None else {}
-    others = [*general_keys(), *table_keys(), *data_keys(), *_keys_if_known(model)]
+    links = [key for name in (*list(LINKS)[1:], ALL) for key in _link_keys(name)]
+    others = [*general_keys(), *links, *table_keys(), *data_keys(), *_keys_if_known(model)]
     return {**{key.name: key.sentence for key in own}, **preset, **{key.name: key.sentence for key in others}}
 
 

@@ -132,6 +132,9 @@ def markdown() -> str:
         "",
         "## A run",
         "",
+        "`links.devices` is the link between devices and their teams; `links.teams`, `links.tier2` ... take the same keys, and",
+        "`links.all` holds for every link that says nothing itself. See [links one can trust](reliability.md).",
+        "",
         *_table([key.as_dict() for key in general_keys()]),
     ]
     titles = {"algorithms": "Algorithms", "datasets": "Data sets", "models": "Models"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from palmette.engines.measures import Measure, Whole, perplexity_of
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.errors import ProtocolError
 from palmette.learner.scores import Split, model_output
+from palmette.links import Ledger
 from palmette.protocol import Algorithm, ModelKind, model_kind
 
 DISTANCE = "distance"  # the name under which a run keeps how far models lie from those above them
@@ -106,6 +107,31 @@ class Measured(NamedTuple):
     held_out: dict[ModelKind, Scores]
     whole: dict[ModelKind, list[Whole]]
     distances: dict[ModelKind, Tensor]
+
+
+def cost(simulation: Simulation, rounds: Sequence[tuple[int, int]]) -> Ledger:
+    """Return what evaluations send over the links: models go down, each team adds its own, sums of every device go up.
+
+    It is the exchange that separate machines make (`palmette.engines.machine`); the simulator reads the models where they are.
+
+    Args:
+        simulation: Whose models.
+        rounds: For each evaluation, the round after which it was made and how many devices were measured, of all or, where
+            these are fewer, of those that `sample` draws.
+    """
+    tree, ledger = simulation.tree, Ledger()
+    scores = len(simulation.task.per_sample_metrics) + 1  # every metric, and how many samples
+    row, number = simulation.model().nbytes, 8 * scores * len(simulation.kinds)
+    for round_, devices in rounds:
+        drawn = sample(simulation, devices)
+        below = torch.arange(tree.devices) if drawn is None else drawn
+        for tier in range(1, tree.tiers):
+            asked = torch.from_numpy(tree.ancestors(tier - 1))[below].unique()
+            models = 1 + sum("model" in simulation.stores[at].initial for at in range(tier, tree.top))
+            asking = torch.from_numpy(tree.parents[tier - 1])[asked].unique()
+            entry = ledger.at(round_, simulation.link_tier(tier))
+            entry.add(len(asking), len(asked) * models * row, len(below) * number)
+    return ledger
 
 
 def sample(simulation: Simulation, wanted: int | str) -> Tensor | None:

@@ -356,7 +356,7 @@ class Simulation:
             store.restore(tensors[f"last/{tier}"], {name: tensors[f"rows/{tier}/{name}"] for name in store.initial})
             counter.table[1:] = tensors[f"counts/{tier}"]
         self.round, self.device_steps = tensors["progress"].tolist()
-        self.ledger = Ledger.of(tensors["ledger"].tolist())
+        self.ledger = Ledger.of(dict(zip(COLUMNS, row, strict=True)) for row in tensors["ledger"].tolist())
         self.record.restore(tensors["record"])
 
     # -- models --------------------------------------------------------------------------------------------------------

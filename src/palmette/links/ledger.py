@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -98,9 +98,13 @@ class Ledger:
             yield {"round": round_, "tier": tier, **{name: getattr(entry, name) for name in COLUMNS[2:]}}
 
     @staticmethod
-    def of(rows: Sequence[Sequence[int]]) -> Ledger:
-        """Make a ledger of the values of its rows."""
-        return Ledger({(row[0], row[1]): Traffic(**dict(zip(COLUMNS[2:], row[2:], strict=True))) for row in rows})
+    def of(rows: Iterable[Mapping[str, int]]) -> Ledger:
+        """Make a ledger of its rows; what a row does not name is none."""
+        made = Ledger()
+        for row in rows:
+            counts = {name: value for name, value in row.items() if name not in ("round", "tier")}
+            made.entries[row["round"], row["tier"]] = Traffic(**counts)
+        return made
 
 
 def payload(value: Any) -> int:

@@ -63,7 +63,10 @@ def run(
     out: str | Path | None = None,
     exist: Exist = "fail",
     participation: Mapping[str, str | int | float] | None = None,
+    links: Mapping[str, Mapping[str, Any]] | None = None,
+    clock: Mapping[str, Any] | None = None,
     loss: float = 0.0,
+    replay: str | Path | None = None,
     evaluate_every: int | str = "auto",
     evaluate_on: int | str = "auto",
     metrics: str | Sequence[str] = (),
@@ -90,7 +93,10 @@ def run(
         exist: What to do when ``out`` holds a run already: ``"fail"``, ``"overwrite"`` it, or ``"resume"``: go on with it, or
             only read it when it is finished; another run than this one is refused.
         participation: Who takes part, as in ``{"devices": 0.5, "teams": "all"}``.
+        links: How links behave, as in ``{"devices": {"codec": "int8", "lost": 0.1}, "all": {"on_bad_reply": "drop"}}``.
+        clock: A simulated clock, as in ``{"preset": "edge"}``.
         loss: Chance that a node that was asked does not answer.
+        replay: The folder of a run whose absences are repeated, in place of faults.
         evaluate_every: Rounds between evaluations.
         evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
         metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
@@ -125,7 +131,10 @@ def run(
         "model": about(task),
         "optimiser": optimiser.model_dump() if isinstance(optimiser, Optimiser) else optimiser or {},
         "participation": {} if participation is None else participation,
+        "links": {} if links is None else links,
+        "clock": {} if clock is None else clock,
         "loss": loss,
+        **({} if replay is None else {"replay": str(replay)}),
         "evaluate_every": evaluate_every,
         "evaluate_on": evaluate_on,
         "metrics": metrics if isinstance(metrics, str) else list(metrics),
@@ -473,7 +482,7 @@ def prepare(
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
     task = task.with_parts(method.parts, whole=method.whole_part)
-    links = config.links(people.tree, flat=method.flat)
+    links = config.make_links(people.tree, flat=method.flat)
     text = people.classes is not None and people.y.dim() > 1
     make_measures(config.metrics, people.classes, text=text)  # refuses what does not fit before a folder is made
     if text and method.one_label:
@@ -500,6 +509,7 @@ def prepare(
         held_out=config.engine.held_out,
         optimiser=config.optimiser,
         store=config.store(method, people, task, path),
+        pace=config.pace(people.tree),
     )
 
 

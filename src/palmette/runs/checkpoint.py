@@ -105,7 +105,7 @@ def _check_names(simulation: Simulation, tensors: Mapping[str, Tensor]) -> None:
         raise BadInput(f"it holds {sorted(tensors)} and should hold {sorted(wanted)}")
     for name, (kind, shape) in wanted.items():
         given = tensors[name]
-        free = name in ("ledger", "metrics") or name.startswith("rows/")  # of any length
+        free = name in ("ledger", "metrics", "record") or name.startswith("rows/")  # of any length
         same = given.dim() == len(shape) and tuple(given.shape[free:]) == shape[free:]
         if given.dtype != kind or not same:
             raise BadInput(f"{name} is {given.dtype} of shape {tuple(given.shape)}, not {kind} of {shape}")
@@ -123,8 +123,8 @@ def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor]) -> No
         raise BadInput("its ledger, the record of traffic, does not fit this tree and number of rounds")
     for tier, store in enumerate(simulation.stores):
         last = tensors[f"last/{tier}"]
-        if bool((last < -1).any() or (last >= done).any() or (tensors[f"turn/{tier}"] < 0).any()):
-            raise BadInput(f"last/{tier} or turn/{tier} names rounds that have not been run yet")
+        if bool((last < -1).any() or (last >= done).any() or (tensors[f"counts/{tier}"] < 0).any()):
+            raise BadInput(f"last/{tier} or counts/{tier} names rounds that have not been run yet")
         kept = int((last >= 0).sum())
         for name in store.initial:
             if len(tensors[f"rows/{tier}/{name}"]) != kept:

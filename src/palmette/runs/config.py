@@ -18,15 +18,18 @@ from pydantic import BaseModel, BeforeValidator, Field
 from palmette.algorithms import algorithm, kind_of, source_of
 from palmette.engines import rules
 from palmette.engines.store import rows_bytes
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput
 from palmette.files import MissingFile, is_file
 from palmette.learner import Optimiser, kernel
 from palmette.learner.learner import keeps
-from palmette.links import Link, Participation
+from palmette.links import Link
+from palmette.links.clock import Pace
 from palmette.population import Population, make_population
 from palmette.population.validation import for_choosing
 from palmette.protocol import Algorithm
 from palmette.protocol.settings import Count
+from palmette.runs.absences import read_absences
+from palmette.runs.linking import ClockConfig, LinkConfig, make_links
 from palmette.runs.objects import hash_code, import_path, named_objects, recipe_of
 from palmette.runs.sections import DataConfig, EngineConfig, Given, ModelConfig, Part, Seed, names
 from palmette.tables import open_data
@@ -55,6 +58,9 @@ class RunConfig(BaseModel):
         participation: Client sampling: who is asked in each exchange, by tier, as in ``devices = 0.5`` and ``teams = "all"``.
         loss: Failure rate: the probability that a node that was asked does not answer (not the loss function,
             which is model.loss).
+        links: Links between tiers, by the tier at their lower end: ``devices``, ``teams`` ...; ``all`` for every link.
+        clock: Simulated clock.
+        replay: Run to repeat: the folder of a run whose absences are repeated, in place of ``loss`` and the links' own faults.
         evaluate_every: Rounds between two evaluations; ``"auto"`` chooses it so that evaluation takes a small part of
             the run. The last round is always evaluated.
         evaluate_on: Devices that are measured between two evaluations of everybody: a number of them, drawn by the seed and the
@@ -80,7 +86,10 @@ class RunConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     optimiser: Optimiser = Optimiser()
     participation: dict[str, str | int | float] = {}
+    links: dict[Annotated[str, "a link"], LinkConfig] = {}
+    clock: ClockConfig = ClockConfig()
     loss: float = Field(0.0, ge=0, lt=1)
+    replay: str | None = None
     evaluate_every: Literal["auto"] | Count = "auto"
     evaluate_on: Literal["auto", "all"] | Count = "auto"
     metrics: Annotated[list[str], BeforeValidator(names)] = []
@@ -201,27 +210,25 @@ class RunConfig(BaseModel):
                 f"Python: pm.rerun(FOLDER, {how}) for a new run, pm.resume(FOLDER, {how}) to go on with this one"
             )
 
-    def links(self, tree: Tree, *, flat: bool = False) -> dict[int, Link]:
+    def make_links(self, tree: Tree, *, flat: bool = False) -> dict[int, Link]:
         """Make the links of a tree.
 
         Args:
             tree: The population's tree.
             flat: Whether the method does without teams, so that its devices are all the server's.
         """
-        names = {"devices": 0, "teams": 1} | {f"tier{tier}": tier for tier in range(2, tree.top)}
-        names = {name: tier for name, tier in names.items() if tier < tree.top}
-        for name in self.participation:
-            if name not in names:
-                raise BadInput(f"participation: this tree ({tree}) has no {name!r} to ask{nearest(name, names)}")
-        for name, value in self.participation.items():
-            used = {"devices": tree.devices} if flat else {name: int(np.diff(tree.offsets[names[name]]).max())}
-            if Participation.ambiguous(value) and used.get(name, 1) > 1:
-                raise BadInput(
-                    f"participation.{name} = {value!r} may mean one of {used[name]} {name} or all of them; "
-                    f"write '1 {name.removesuffix('s') if names[name] < 2 else 'node'}' or '100%'"
-                )
-        drawn = {names[name]: Participation.parse(value, name) for name, value in self.participation.items()}
-        return {tier: Link(drawn.get(tier, Participation()), self.loss) for tier in range(tree.top)}
+        again = None if self.replay is None else read_absences(Path(self.replay), tree.flat() if flat else tree)
+        return make_links(
+            *(tree, self.links, self.clock, self.participation, self.loss, again),
+            flat=flat,
+        )
+
+    def pace(self, tree: Tree) -> Pace | None:
+        """Make the pace of the devices on the clock; nothing where there is none."""
+        pace = self.clock.make(asked=any(link.timed for link in self.links.values()))
+        if pace is not None:
+            pace.speeds.check(tree, 0, "clock.speeds")
+        return pace
 
     def dtype(self) -> torch.dtype:
         """Return the type of the rows."""
@@ -256,6 +263,8 @@ class RunConfig(BaseModel):
         values: dict[str, Any] = {
             "settings": settings,
             "model": about(task),
+            "links": {name: link.written(f"links.{name}").model_dump() for name, link in self.links.items()},
+            "clock": self.clock.written().model_dump(),
             "given": {role: {"object": path, "hash": digest} for role, (path, digest) in named.items()},
             "versions": versions(),
         }
@@ -277,6 +286,9 @@ class RunConfig(BaseModel):
         values = self.model_dump()
         if self.optimiser == Optimiser():
             del values["optimiser"]  # plain gradient descent goes without saying
+        for name in ("links", "clock"):
+            if not _plain(values[name]):
+                del values[name]
         for name in ("parts", "freeze"):
             values["model"] = {key: value for key, value in values["model"].items() if key != name or value}
         return tomli_w.dumps(_plain(values))

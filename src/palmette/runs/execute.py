@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from palmette.engines.evaluation import Measured, Scores
+from palmette.engines.evaluation import Measured, Scores, cost
 from palmette.engines.simulate import Looked, Simulation
 from palmette.errors import Diverged, PalmetteError
 from palmette.learner import Halted, Optimiser
@@ -26,9 +26,12 @@ from palmette.runs.checkpoint import Memory, Seconds, Span, check_rounds, unfit
 from palmette.runs.checkpoint import history as unpacked
 from palmette.runs.config import RunConfig
 from palmette.runs.fingerprint import fingerprint, introduce, recognised
+from palmette.runs.absences import absences_table
 from palmette.runs.folder import (
+    ABSENCES,
     CHECKPOINT,
     ENCODING,
+    EVALUATION,
     METRICS,
     OUTLINE,
     POPULATION,
@@ -292,9 +295,12 @@ class Execution:
         if (encoding := simulation.population.encoding) is not None:
             folder.write_json(ENCODING, encoding.as_dict())
         folder.write_table(TRAFFIC, traffic_table([list(row.values()) for row in simulation.ledger.rows()]))
+        folder.write_table(EVALUATION, traffic_table([list(row.values()) for row in cost(simulation, self._history.evaluations).rows()]))
+        if len(record := simulation.record.table()):
+            folder.write_table(ABSENCES, absences_table(record, simulation.tree))
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
-        steps |= {"adapt_steps": adapted, "threads": simulation.threads}
+        steps |= {"wasted_steps": simulation.wasted_steps, "adapt_steps": adapted, "threads": simulation.threads}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._history.table())
         folder.close(keep_state=keep)

@@ -18,6 +18,7 @@ from palmette.engines.store import Pieces
 from palmette.errors import BadInput
 from palmette.protocol import ModelKind
 from palmette.runs import tensors as sheets
+from palmette.runs.absences import ABSENCES as ABSENCES
 from palmette.runs.files import FORMAT, Files, digest, no_link, sync
 from palmette.runs.files import LOG as LOG
 from palmette.runs.files import MANIFEST as MANIFEST
@@ -28,6 +29,7 @@ OUTLINE, IDENTITY = "outline.json", "identity.json"
 ENCODING = "encoding.json"  # how a table's columns became the inputs of the models
 FROZEN = "frozen.safetensors"  # parameters and buffers that no node changes, the same for all
 ROWS = "devices-rows.safetensors"  # what devices predict from, where that is more than a model
+EVALUATION = "evaluation.parquet"  # what crossed the links to measure the models
 POPULATION = "population.parquet"  # every node with its samples and labels, see `palmette.runs.roll`
 REPORT = "report.html"  # the page, which anybody may write again
 TRACKED = "trackers.json"  # which trackers know the run, see `palmette.runs.tracking`
@@ -36,7 +38,7 @@ _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
 _BEGINNING = b'algorithm = "'  # of every config a run writes
 _NAMES = (
-    METRICS, TRAFFIC, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT, PREVIOUS, STATE,
+    METRICS, TRAFFIC, ABSENCES, EVALUATION, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT, PREVIOUS, STATE,
     PROGRESS, REPORT, TRACKED,
 )  # fmt: skip
 # What a run writes besides its config and its lock.

@@ -14,7 +14,7 @@ from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
-from palmette.runs.metrics import DISTANCE, Metrics
+from palmette.runs.metrics import DISTANCE, SAMPLED, TRAINED, Metrics
 
 _EVALUATION_SHARE = 0.05  # of the samples a run passes through a model
 
@@ -98,6 +98,19 @@ class History:
     def rows(self) -> dict[str, list[Any]]:
         """The history so far, column by column; see `palmette.runs.metrics.SCHEMA`."""
         return self._metrics.rows
+
+    @property
+    def evaluations(self) -> list[tuple[int, int]]:
+        """The rounds after which models were measured, each with the number of devices that were."""
+        everybody = self._simulation.population.devices
+        drawn = everybody if self._drawn is None else len(self._drawn)
+        rows = self._metrics.rows
+        found = {
+            (round_, on.startswith(SAMPLED))
+            for round_, when, on, weight in zip(*(rows[name] for name in ("round", "when", "on", "weight")), strict=True)
+            if when == "after" and weight == "samples" and on.removeprefix(SAMPLED).strip() in ("", "all", TRAINED)
+        }
+        return [(round_, drawn if sampled else everybody) for round_, sampled in sorted(found)]
 
     def table(self) -> pa.Table:
         """Return all rows."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from palmette.engines.evaluation import DISTANCE as DISTANCE
 from palmette.engines.evaluation import Reports, Scores
 from palmette.engines.measures import Whole
+from palmette.links.ledger import COLUMNS
 from palmette.protocol import ModelKind, model_kind
 from palmette.tree import Tree
 
@@ -35,7 +36,7 @@ SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-TRAFFIC_SCHEMA = pa.schema([(name, pa.int64()) for name in ("round", "tier", "exchanges", "bytes_up", "bytes_down")])
+TRAFFIC_SCHEMA = pa.schema([(name, pa.int64()) for name in COLUMNS])
 POOLED = "pooled"  # the statistic of a metric of all outputs together
 TRAINED = "trained"  # all devices but those kept out of training; there only where some are
 SAMPLED = "sampled"  # the devices drawn to be measured between evaluations of everybody, or with another word those among them

@@ -18,6 +18,7 @@ from palmette.links import Participation
 from palmette.protocol import Algorithm
 from palmette.protocol.sentences import brief, sentences, suggestion
 from palmette.runs.config import RunConfig, rounds_of
+from palmette.runs.linking import ClockConfig, LinkConfig, check_links
 from palmette.runs.objects import hash_code
 from palmette.runs.sections import DataConfig, EngineConfig, Given, ModelConfig, names
 from palmette.task.own import find, is_path, whole_path
@@ -70,6 +71,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
         checks.append(lambda: check_measures(wanted))
     if isinstance(settings, Mapping) and not own:
         checks.append(lambda: _method(values.get("algorithm"), settings))
+    if not problems:
+        problems += check_links(config.links, config.clock)
     if isinstance(taking_part, Mapping):
         checks.append(lambda: [Participation.parse(value, name) for name, value in taking_part.items()])
     for check in checks:
@@ -114,5 +117,6 @@ def _known(where: str) -> dict[str, str]:
     kinds: dict[str, type[BaseModel]] = {
         **{"engine": EngineConfig, "data": DataConfig},
         **{"model": ModelConfig, "optimiser": Optimiser},
+        **{"links": LinkConfig, "clock": ClockConfig},
     }
     return sentences(kinds.get(where.split(".")[0], RunConfig) if "." in where else RunConfig)

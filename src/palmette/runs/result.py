@@ -13,9 +13,13 @@ import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
+from palmette.links import Ledger
+from palmette.links.clock import SECOND
 from palmette.protocol import ModelKind
+from palmette.runs.absences import SCHEMA as ABSENCES_SCHEMA
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import (
+    ABSENCES,
     CONFIG,
     IDENTITY,
     METRICS,
@@ -304,19 +308,39 @@ class Result(Models):
         }
 
     @property
-    def links(self) -> list[dict[str, int]]:
-        """Exchanges and bytes on every link in the whole run, by the tier of its parents, from the devices up."""
+    def links(self) -> list[dict[str, Any]]:
+        """Exchanges and bytes on every link in the whole run, by the tier of its parents, from the devices up.
+
+        Where replies did not enter, ``missing`` tells how many and why; where some came twice, ``repeated``.
+        """
         counts = ("exchanges", "bytes_up", "bytes_down")
-        sums = self.traffic.group_by("tier").aggregate([(name, "sum") for name in counts]).to_pylist()
-        return [
-            {"tier": row["tier"], **{name: row[f"{name}_sum"] for name in counts}}
-            for row in sorted(sums, key=lambda row: row["tier"])
-        ]
+        found = []
+        for tier, total in Ledger.of(self.traffic.to_pylist()).totals().items():
+            told: dict[str, Any] = {"tier": tier, **{name: getattr(total, name) for name in counts}}
+            told |= {"missing": total.missing} if total.missing else {}
+            found.append(told | ({"repeated": total.repeated} if total.repeated else {}))
+        return found
+
+    @property
+    def times(self) -> dict[int, float]:
+        """Seconds on the simulated clock after each round; empty where the run had none."""
+        server = pc.max(self.traffic["tier"]).as_py()
+        rows = [row for row in self.traffic.to_pylist() if row["tier"] == server]
+        return {row["round"] + 1: row["time"] / SECOND for row in rows if row.get("time")}
+
+    @cached_property
+    def absences(self) -> pa.Table:
+        """Who was absent when, and why: round, tier, node, exchange, reason; empty where nobody was."""
+        there = self._files.has(ABSENCES)
+        if there:
+            self._files.check(ABSENCES)
+        return self._files.read_table(ABSENCES) if there else ABSENCES_SCHEMA.empty_table()
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.
 
-        ``extra`` is there where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``; ``on``
+        ``time`` is there where the run had a simulated clock, in seconds; ``wasted_steps`` where devices worked for replies that
+        did not enter; ``extra`` where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``; ``on``
         where a sample of the devices was measured before the end: which devices ``models`` and ``best`` are about. A run that
         is not finished has less to tell, what `line` says, and ``finished`` is false.
         """
@@ -335,6 +359,8 @@ class Result(Models):
             "device_steps": self.timings["device_steps"],
             "device_steps_per_second": self.timings["device_steps_per_second"],
             "traffic": {"links": self.links},
+            **({"time": self.times[self.config.rounds]} if self.times else {}),
+            **({"wasted_steps": wasted} if (wasted := self.timings.get("wasted_steps")) else {}),
             "folder": str(self.folder),
             **({"on": {"models": self.on, "best": self.curve_on}} if self.sampled else {}),
             **self._about_data(),

@@ -1,0 +1,247 @@
+"""The links and the clock of a run, as a config says them: codecs, faults, deadlines, who is away, how long all takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from palmette.errors import BadInput, nearest
+from palmette.links import Faults, Link, Participation
+from palmette.links.amounts import Amount
+from palmette.links.away import Away
+from palmette.links.clock import Line, Pace
+from palmette.links.codecs import Codec
+from palmette.links.record import Absences
+from palmette.protocol.settings import NUMBER
+from palmette.runs.sections import Part
+from palmette.tree import Tree
+
+ALL = "all"  # the name of the settings of all links
+Chance = Annotated[float, Field(ge=0, lt=1), NUMBER]
+Number = float | str | list[Any] | dict[str, float]
+"""A number, or a text or a table that gives each node its own; see `Amount`."""
+_STEP = 0.01  # seconds of a gradient step where a clock runs and nobody says how long one takes
+
+
+class LinkConfig(Part):
+    """One link, the connections between two tiers: how messages are encoded, how long they take, and what goes wrong.
+
+    Attributes:
+        codec: Compression (codec) of models on this link: none, or float16, bfloat16, int8 (with error feedback), "top 1%",
+            mask, delta, zstd, joined by +, as in "delta+int8".
+        codec_down: Compression of messages to the children, where it is another than codec.
+        codec_up: Compression of replies, where it is another than codec.
+        lost: Chance that a reply is lost on its way. As with all replies that do not enter, its sender goes on as if it had
+            never been asked.
+        late: Chance that a reply comes when its parent has gone on without it.
+        corrupt: Chance that a reply arrives damaged; the checksum tells and it is dropped.
+        repeated: Chance that a message and its reply arrive twice; the copies change nothing.
+        deadline: Deadline in seconds of the simulated clock, after which a parent goes on without those that have not
+            answered (stragglers); by default it waits for all.
+        away: Availability trace: when nodes are away. "8/24" is 8 of every 24 rounds, each node at a time of its own, "8/24
+            together" all at once, "night" is 8/24; or rows [node, from, to], or a CSV file with the columns node, from, to.
+        away_unit: What away counts: "rounds" (from 1; "to" is the first round after it) or "seconds" of the clock.
+        on_bad_reply: What to do with a reply that is not finite (NaN or infinite): "stop" the run, or "drop" the reply.
+        latency: Seconds that a message takes at least, each way: a number, "lognormal MEDIAN SIGMA" or "uniform LOW HIGH" (drawn for
+            each node; with "each" at the end anew in every exchange), a table of names and numbers, or a CSV file with the
+            columns node, value and, where it changes, from (a round).
+        bandwidth: Bytes a second, written in the same ways; 0 for no limit.
+    """
+
+    codec: str | None = None
+    codec_down: str | None = None
+    codec_up: str | None = None
+    lost: Chance | None = None
+    late: Chance | None = None
+    corrupt: Chance | None = None
+    repeated: Chance | None = None
+    deadline: Annotated[float, Field(gt=0, lt=1e9), NUMBER] | None = None
+    away: str | list[list[str | float]] | None = None
+    away_unit: Literal["rounds", "seconds"] | None = None
+    on_bad_reply: Literal["stop", "drop"] | None = None
+    latency: Number | None = None
+    bandwidth: Number | None = None
+
+    @property
+    def timed(self) -> bool:
+        """Whether it asks for a clock."""
+        return self.deadline is not None or self.latency is not None or self.bandwidth is not None
+
+    def over(self, other: LinkConfig) -> LinkConfig:
+        """Return these settings, and another link's where these say nothing."""
+        return LinkConfig(**{**_said(other), **_said(self)})
+
+    def make(self, name: str, participation: Participation, loss: float) -> Link:
+        """Make the link.
+
+        Args:
+            name: How its settings begin, for errors.
+            participation: Who is asked.
+            loss: Chance that a node that was asked does not answer.
+        """
+        codec = self.codec or "none"
+        away = None if self.away is None else Away.parse(self.away, f"{name}.away", self.away_unit or "rounds")
+        if self.away_unit is not None and away is None:
+            raise BadInput(f"{name}.away_unit says what {name}.away counts, which is not there; set it, or leave both out")
+        given = {"lost": self.lost, "late": self.late, "corrupt": self.corrupt, "repeated": self.repeated}
+        faults = Faults(
+            **{word: chance or 0.0 for word, chance in given.items()},
+            deadline=self.deadline,
+            away=away,
+            drop_bad=self.on_bad_reply == "drop",
+        )
+        line = Line(
+            Amount.parse(self.latency or 0.0, f"{name}.latency"), Amount.parse(self.bandwidth or 0.0, f"{name}.bandwidth")
+        )
+        down, up = (_codec(own or codec, f"{name}.codec") for own in (self.codec_down, self.codec_up))
+        return Link(participation, loss, faults=faults, down=down, up=up, line=line)
+
+    def written(self, name: str) -> LinkConfig:
+        """Return the settings as a run keeps them: what stood in files is written out."""
+        link = self.make(name, Participation(), 0.0)
+        told: dict[str, Any] = {}
+        if self.away is not None and link.faults.away is not None:
+            told["away"] = link.faults.away.written
+        for word, amount in (("latency", link.line.latency), ("bandwidth", link.line.bandwidth)):
+            if getattr(self, word) is not None:
+                told[word] = amount.written
+        return self.model_copy(update=told)
+
+
+class ClockConfig(Part):
+    """A simulated clock, which tells how long a run would take on real devices and networks.
+
+    Attributes:
+        step: Seconds of one gradient step of a device of speed 1; 0.01 where another setting asks for a clock.
+        speeds: Speed of the devices: a number, "lognormal 1 0.5", "uniform 0.5 2", a table of names and numbers, or a CSV
+            file with the columns node and value; a device of speed 2 takes half the time.
+        preset: Named set of a clock and links: "edge" has devices of different speeds and links to the teams that are ten
+            times as fast as the link to the server (0.01 s and 10 MB a second against 0.1 s and 1 MB a second).
+    """
+
+    step: Annotated[float, Field(ge=0, lt=1e6), NUMBER] | None = None
+    speeds: Number | None = None
+    preset: Literal["edge"] | None = None
+
+    def make(self, *, asked: bool) -> Pace | None:
+        """Make the pace of the devices; nothing where nobody asks for a clock."""
+        if not (asked or self.step is not None or self.speeds is not None or self.preset is not None):
+            return None
+        speeds = self.speeds if self.speeds is not None else "lognormal 1 0.5" if self.preset == "edge" else 1.0
+        return Pace(_STEP if self.step is None else self.step, Amount.parse(speeds, "clock.speeds", least=1e-9))
+
+    def written(self) -> ClockConfig:
+        """Return the settings as a run keeps them: what stood in a file is written out."""
+        pace = self.make(asked=False)
+        if pace is None or self.speeds is None:
+            return self
+        return self.model_copy(update={"speeds": pace.speeds.written})
+
+
+def _codec(text: str, name: str) -> Codec:
+    try:
+        return Codec.parse(text)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
+
+
+def _said(one: LinkConfig) -> dict[str, Any]:
+    return {name: value for name, value in one if value is not None}
+
+
+def link_names(tree: Tree) -> dict[str, int]:
+    """Return what the links of a tree are called, after the nodes at their lower end, each with the tier of these."""
+    names = {"devices": 0, "teams": 1} | {f"tier{tier}": tier for tier in range(2, tree.top)}
+    return {name: tier for name, tier in names.items() if tier < tree.top}
+
+
+def preset_links(tree: Tree, preset: str | None) -> dict[int, LinkConfig]:
+    """Return what a preset of the clock says of the links of a tree."""
+    if preset is None:
+        return {}
+    fast, slow = LinkConfig(latency=0.01, bandwidth=1e7), LinkConfig(latency=0.1, bandwidth=1e6)
+    return {tier: slow if tier == tree.top - 1 else fast for tier in range(tree.top)}
+
+
+def check_links(links: Mapping[str, LinkConfig], clock: ClockConfig) -> Iterator[str]:
+    """Yield what is wrong with the settings of links that can be seen without a tree."""
+    for name, link in links.items():
+        try:
+            link.make(f"links.{name}", Participation(), 0.0)
+        except BadInput as error:
+            yield str(error)
+    try:
+        clock.make(asked=False)
+    except BadInput as error:
+        yield str(error)
+
+
+def make_links(
+    tree: Tree,
+    links: Mapping[str, LinkConfig],
+    clock: ClockConfig,
+    participation: Mapping[str, str | int | float],
+    loss: float,
+    absences: Absences | None = None,
+    *,
+    flat: bool = False,
+) -> dict[int, Link]:
+    """Make the links of a tree.
+
+    The only link of a method without teams goes from the devices to the server: who is asked, faults and availability are
+    those of the devices' link; latency, bandwidth and, where the devices' link has none, the codec those of the top one.
+
+    Args:
+        tree: The population's tree.
+        links: Settings by the name of a link; those under ``all`` hold for every link that says nothing itself.
+        clock: Its preset says something of links, too.
+        participation: Who is asked, by the name of the link.
+        loss: Chance that a node that was asked does not answer.
+        absences: Who is absent, in place of all faults: for a run that repeats another.
+        flat: Whether the method does without teams.
+    """
+    names = link_names(tree)
+    for group, given in (("participation", participation), ("links", links)):
+        for name in given:
+            if name not in names and not (group == "links" and name == ALL):
+                told = "to ask" if group == "participation" else "whose link could be set"
+                raise BadInput(f"{group}: this tree ({tree}) has no {name!r} {told}{nearest(name, [*names, ALL])}")
+    drawn = _participation(tree, names, participation, flat=flat)
+    preset, every = preset_links(tree, clock.preset), links.get(ALL, LinkConfig())
+    made = {}
+    for name, tier in names.items():
+        mine = links.get(name, LinkConfig()).over(every)
+        settings = mine.over(preset.get(tier, LinkConfig()))
+        if flat and tier == 0 and tree.top > 1:
+            top = links.get(next(reversed(names)), LinkConfig()).over(every)
+            far = top.over(preset.get(tree.top - 1, LinkConfig()))
+            codecs = {word: getattr(mine if mine.codec else top, word) for word in ("codec", "codec_down", "codec_up")}
+            settings = settings.model_copy(update={"latency": far.latency, "bandwidth": far.bandwidth, **codecs})
+        link = settings.make(f"links.{name}", drawn.get(tier, Participation()), loss)
+        _check_nodes(link, tree.flat() if flat and tier == 0 else tree, tier, f"links.{name}")
+        made[tier] = link if absences is None else Link(link.participation, 0.0, absences, down=link.down, up=link.up)
+    return made
+
+
+def _check_nodes(link: Link, tree: Tree, tier: int, name: str) -> None:
+    if link.faults.away is not None:
+        link.faults.away.check(tree, tier, f"{name}.away")
+    link.line.latency.check(tree, tier, f"{name}.latency")
+    link.line.bandwidth.check(tree, tier, f"{name}.bandwidth")
+
+
+def _participation(
+    tree: Tree, names: Mapping[str, int], given: Mapping[str, str | int | float], *, flat: bool
+) -> dict[int, Participation]:
+    for name, value in given.items():
+        used = {"devices": tree.devices} if flat else {name: int(np.diff(tree.offsets[names[name]]).max())}
+        if Participation.ambiguous(value) and used.get(name, 1) > 1:
+            raise BadInput(
+                f"participation.{name} = {value!r} may mean one of {used[name]} {name} or all of them; "
+                f"write '1 {name.removesuffix('s') if names[name] < 2 else 'node'}' or '100%'"
+            )
+    return {names[name]: Participation.parse(value, name) for name, value in given.items()}

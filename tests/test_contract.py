@@ -46,6 +46,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "fedadagrad": {"local_steps": 4, "batch_size": 5},
     "fedadam": {"local_steps": 4, "batch_size": 5},
     "fedyogi": {"local_steps": 4, "batch_size": 5},
+    "fedbuff": {"team_steps": 2, "local_steps": 4, "batch_size": 5, "buffer": 9, "team_buffer": 3},
     "mtgc": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
     "ditto": {"local_steps": 4, "personal_steps": 3, "batch_size": 5},
     "pfedme": {"local_steps": 2, "prox_steps": 3, "batch_size": 5},

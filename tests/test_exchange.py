@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from palmette.engines.memory import LinkMemory
 from palmette.errors import BadInput, ProtocolError
 from palmette.links import Link, Participation
-from palmette.engines.memory import LinkMemory
 from palmette.links.exchange import drive, exchange
+from palmette.links.ledger import Traffic
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Parcel
 from palmette.links.record import Record
-from palmette.links.ledger import Traffic
 from palmette.protocol import Ask, Node, PerChild, Replies
 from palmette.task import make_task
 from palmette.tree import Tree

@@ -16,6 +16,7 @@ from palmette.algorithms.fedala import FedALA as FedALA
 from palmette.algorithms.fedamp import FedAMP as FedAMP
 from palmette.algorithms.fedamp import HeurFedAMP as HeurFedAMP
 from palmette.algorithms.fedavg import FedAvg as FedAvg
+from palmette.algorithms.fedbuff import FedBuff as FedBuff
 from palmette.algorithms.fedfomo import FedFomo as FedFomo
 from palmette.algorithms.fedopt import FedAdagrad as FedAdagrad
 from palmette.algorithms.fedopt import FedAdam as FedAdam
@@ -64,6 +65,7 @@ FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
         *(FedAvgM, FedAdagrad, FedAdam, FedYogi),
         HierFAVG,
         MTGC,
+        FedBuff,
     ),
     "Personal models without teams": (
         Local,

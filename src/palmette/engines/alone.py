@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ def scores_of_device(
     state: State,
     declared: State,
     took_part: bool,
-    models: Mapping[ModelKind, Tensor],
+    models: dict[ModelKind, Tensor],
     kinds: Sequence[ModelKind],
 ) -> dict[str, Tensor]:
     """Return sums over one device's test samples, ``"PM/accuracy"`` and so on, each ``(1, 1)``.
@@ -37,7 +37,7 @@ def scores_of_device(
     """
     personal, running = personal_rows(method, device, state, declared, took_part, next(reversed(models.values())))
     predict = method.predict if type(method).predict is not Algorithm.predict else model_output
-    one, found = torch.zeros(1, dtype=torch.int64), {}
+    one, found = torch.zeros(1, dtype=torch.int64), dict[str, Tensor]()
     sums = learner.scorer.sums
     for kind in kinds:
         if kind == "PM":

@@ -24,11 +24,11 @@ from palmette.learner import Learner
 from palmette.links import Ledger, Link
 from palmette.links.clock import Pace
 from palmette.links.exchange import drive, exchange
-from palmette.links.ledger import Traffic, payload
+from palmette.links.ledger import payload
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Delivery, Parcel, diverged, guarded, not_finite
 from palmette.links.post import Post
-from palmette.links.record import BAD, CORRUPT, LATE, LOST
+from palmette.links.record import BAD, CORRUPT, LATE
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, State, model_kind
 from palmette.task.layout import Layout
@@ -154,9 +154,7 @@ class Machine:
         if body is None and not_finite(state) is not None:
             return replace(told, kind="error", body={"reason": BAD})
         exchange_ = torch.tensor([ask.exchange])
-        went = post.send(
-            "up", guarded(link, setup.tree, self.tier, ids, setup.seed, ask.round, exchange_, body), ids
-        )
+        went = post.send("up", guarded(link, setup.tree, self.tier, ids, setup.seed, ask.round, exchange_, body), ids)
         for one in (came, went):
             post.remember(one, ids, None, ask.round)
         return replace(told, body=went.on_the_wire())
@@ -217,9 +215,7 @@ class Machine:
     def _deliver(self, parcel: Parcel, path: tuple[int, ...], rounds: int) -> Iterator[tuple[Tensor, Arrival]]:
         """Send every child its part, wait for all, and hand the replies on in the order of the children."""
         node, link, entered = parcel.node, parcel.office.link, self.now.entered
-        envelope = Envelope(
-            round=node.round, rounds=rounds, path=(*path, int(parcel.exchange[0])), sender=self.number
-        )
+        envelope = Envelope(round=node.round, rounds=rounds, path=(*path, int(parcel.exchange[0])), sender=self.number)
         twice = link.repeats(node, parcel.exchange, parcel.places).tolist()
         deliveries: dict[int, Delivery] = {}
         for position, child in enumerate(parcel.ids.tolist()):

@@ -183,7 +183,9 @@ class Store:
         noted[fresh] = True
         last = self.last[fresh]
         seen = fresh[last >= 0]
-        notes.append(Before(fresh, last, {name: self.rows_of(name, seen) for name in self.initial} if len(seen) else {}))
+        notes.append(
+            Before(fresh, last, {name: self.rows_of(name, seen) for name in self.initial} if len(seen) else {})
+        )
 
     def put_back(self, notes: list[Before], which: Tensor) -> None:
         """Put back what was noted of some nodes (bool, one for each node of the store)."""

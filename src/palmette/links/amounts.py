@@ -169,5 +169,7 @@ def read_rows(path: str, name: str) -> list[tuple[str, dict[str, str]]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{name}: cannot read the file {shown(path)}: {error}") from None
     if not rows or "node" not in rows[0]:
-        raise BadInput(f"{name}: the file {shown(path)} needs a line of column names, node among them, and lines below it")
+        raise BadInput(
+            f"{name}: the file {shown(path)} needs a line of column names, node among them, and lines below it"
+        )
     return [(row.pop("node"), row) for row in rows]

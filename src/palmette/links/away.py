@@ -20,8 +20,8 @@ from palmette.values import real, shown
 Unit = Literal["rounds", "seconds"]
 
 _WAYS = (
-    "write '8/24' (away for 8 of every 24 rounds, each node at a time of its own), '8/24 together' (all at the same time), 'night' "
-    "(8/24), rows [node, from, to], or the path of a CSV file with the columns node, from and to"
+    "write '8/24' (away for 8 of every 24 rounds, each node at a time of its own), '8/24 together' (all at the same time), "
+    "'night' (8/24), rows [node, from, to], or the path of a CSV file with the columns node, from and to"
 )
 
 

@@ -98,9 +98,7 @@ class _Tally:
             self.ended[positions], self.at[positions] = arrival.ended, arrival.at
 
 
-def _write_down(
-    parcel: Parcel, tally: _Tally, traffic: Traffic, number: Tensor, asked: Tensor, absent: Tensor
-) -> None:
+def _write_down(parcel: Parcel, tally: _Tally, traffic: Traffic, number: Tensor, asked: Tensor, absent: Tensor) -> None:
     """Count those whose replies did not enter, and write down who they are."""
     node, office = parcel.node, parcel.office
     reason = absent.clone()
@@ -115,9 +113,7 @@ def _write_down(
         traffic.repeated += int((twice & (tally.reason == 0)).sum())
 
 
-def _pass_time(
-    parcel: Parcel, ask: Ask, tally: _Tally, traffic: Traffic, asking: Tensor | None, asked: Tensor
-) -> None:
+def _pass_time(parcel: Parcel, ask: Ask, tally: _Tally, traffic: Traffic, asking: Tensor | None, asked: Tensor) -> None:
     """Let the asking nodes wait for the replies they wanted, up to the deadline; note until when the others work."""
     node, office = parcel.node, parcel.office
     entered = tally.reason == 0
@@ -146,14 +142,18 @@ def _asked(node: Node, ask: Ask, office: Office, asking: Tensor | None, number: 
     if not ask.wait:
         open_ = open_[office.theirs.due[node.child_ids[open_]] == 0]  # those at work are not asked again
     chosen = torch.zeros(len(node.child_ids), dtype=torch.bool)
-    chosen[open_] = ask.again or (ask.first is not None) or link.participation.draw(
-        node.child_addresses[open_],
-        node.child_parents[open_],
-        seed=node.seed,
-        tier=node.tier,
-        round_=node.round,
-        exchange=number,
-        turn=turn,
+    chosen[open_] = (
+        ask.again
+        or (ask.first is not None)
+        or link.participation.draw(
+            node.child_addresses[open_],
+            node.child_parents[open_],
+            seed=node.seed,
+            tier=node.tier,
+            round_=node.round,
+            exchange=number,
+            turn=turn,
+        )
     )
     if asking is not None:
         chosen &= asking[node.child_parents]

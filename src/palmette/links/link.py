@@ -1,4 +1,4 @@
-"""A link, the connections between two tiers: who is asked, how messages are encoded, how long they take, and what goes wrong."""
+"""A link, the connections between two tiers: who is asked, how messages are encoded and timed, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Link:
     absences: Absences | None = None
     barred: Tensor | None = None
     faults: Faults = Faults()
-    down: Codec = Codec()
-    up: Codec = Codec()
+    down: Codec = field(default_factory=Codec)
+    up: Codec = field(default_factory=Codec)
     line: Line = field(default_factory=Line)
     guards: tuple[Guard, ...] = ()
     aggregate: Aggregate = SegmentMean
@@ -136,7 +136,11 @@ class Link:
         """Return what happens to the replies of some children on their way: places in `REASONS`, 0 where nothing does."""
         reason = torch.zeros(len(asked), dtype=torch.int8)
         faults = self.faults
-        for word, chance, code in (("late", faults.late, LATE), ("corrupt", faults.corrupt, CORRUPT), ("lost", faults.lost, LOST)):
+        for word, chance, code in (
+            ("late", faults.late, LATE),
+            ("corrupt", faults.corrupt, CORRUPT),
+            ("lost", faults.lost, LOST),
+        ):
             if chance:
                 reason[self.draw(word, node, exchange, asked) < chance] = code
         return reason

@@ -175,7 +175,9 @@ class Delivery:
             entered = reason == 0
             some = entered.nonzero().squeeze(1)
             return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, entered, reason)
-        return self._judge(parcel.post.send("up", reply, self.ids), ended, reason, silent=reply is None and office.clocked)
+        return self._judge(
+            parcel.post.send("up", reply, self.ids), ended, reason, silent=reply is None and office.clocked
+        )
 
     def receive(self, body: Any, ended: Tensor | None) -> Arrival:
         """Take the reply of one child from another machine, as it came over the wire."""
@@ -193,7 +195,9 @@ class Delivery:
 
     def _guarded(self, reply: Any) -> Any:
         node, link = self.parcel.node, self.parcel.office.link
-        return guarded(link, node.tree, node.tier - 1, self.ids, node.seed, node.round, self.parcel.exchange[self.positions], reply)
+        return guarded(
+            link, node.tree, node.tier - 1, self.ids, node.seed, node.round, self.parcel.exchange[self.positions], reply
+        )
 
     def _fate(self) -> Tensor | None:
         """Return what chance does to the replies: places in `REASONS`; ``None`` where nothing can happen."""

@@ -109,7 +109,9 @@ class Post:
                 lengths.add_(payload(value))
                 return value
             if len(value.shape) != 1:
-                raise WireError(f"the part {name!r} of a message is encoded and has {len(value.shape)} dimensions, not one")
+                raise WireError(
+                    f"the part {name!r} of a message is encoded and has {len(value.shape)} dimensions, not one"
+                )
             row = value.row
             key, initial = _key(way, name, row.shape, row.dtype), codec.keeps(row)
             before = self._memory.read(key, child, initial) if initial else {}

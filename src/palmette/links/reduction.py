@@ -137,7 +137,7 @@ class Reduction:
         given = self._ask.otherwise
         if given is None:
             waiting = (empty if asking is None else empty & asking).nonzero()
-            if len(waiting) and (self._ask.message is not None or values):
+            if len(waiting) and self._ask.wait and (self._ask.message is not None or values):
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
                 if int(self._mean.present[waiting[0]]):
                     raise ProtocolError(

@@ -53,7 +53,9 @@ def read_absences(path: Path, tree: Tree) -> Absences:
     files = Files(folder)
     if not files.has(name):
         told = "lost nobody, or is not finished" if path.is_dir() else "is not there"
-        raise BadInput(f"replay = {str(path)!r}: {'that run' if path.is_dir() else 'that file'} {told}; there is no {name}")
+        raise BadInput(
+            f"replay = {str(path)!r}: {'that run' if path.is_dir() else 'that file'} {told}; there is no {name}"
+        )
     table = files.read_table(name)
     if not table.schema.equals(SCHEMA) or any(column.null_count for column in table.columns):
         raise BadInput(f"replay = {str(path)!r}: {name} is no table of absences; it needs the columns {SCHEMA.names}")

@@ -22,11 +22,11 @@ from palmette.engines.simulate import Looked, Simulation
 from palmette.errors import Diverged, PalmetteError
 from palmette.learner import Halted, Optimiser
 from palmette.protocol import ModelKind
+from palmette.runs.absences import absences_table
 from palmette.runs.checkpoint import Memory, Seconds, Span, check_rounds, unfit
 from palmette.runs.checkpoint import history as unpacked
 from palmette.runs.config import RunConfig
 from palmette.runs.fingerprint import fingerprint, introduce, recognised
-from palmette.runs.absences import absences_table
 from palmette.runs.folder import (
     ABSENCES,
     CHECKPOINT,
@@ -295,7 +295,10 @@ class Execution:
         if (encoding := simulation.population.encoding) is not None:
             folder.write_json(ENCODING, encoding.as_dict())
         folder.write_table(TRAFFIC, traffic_table([list(row.values()) for row in simulation.ledger.rows()]))
-        folder.write_table(EVALUATION, traffic_table([list(row.values()) for row in cost(simulation, self._history.evaluations).rows()]))
+        folder.write_table(
+            EVALUATION,
+            traffic_table([list(row.values()) for row in cost(simulation, self._history.evaluations).rows()]),
+        )
         if len(record := simulation.record.table()):
             folder.write_table(ABSENCES, absences_table(record, simulation.tree))
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)

@@ -38,8 +38,8 @@ _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _CHECKSUM = 64  # bytes at the head of a checkpoint
 _BEGINNING = b'algorithm = "'  # of every config a run writes
 _NAMES = (
-    METRICS, TRAFFIC, ABSENCES, EVALUATION, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT, PREVIOUS, STATE,
-    PROGRESS, REPORT, TRACKED,
+    METRICS, TRAFFIC, ABSENCES, EVALUATION, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT,
+    PREVIOUS, STATE, PROGRESS, REPORT, TRACKED,
 )  # fmt: skip
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(

@@ -107,7 +107,9 @@ class History:
         rows = self._metrics.rows
         found = {
             (round_, on.startswith(SAMPLED))
-            for round_, when, on, weight in zip(*(rows[name] for name in ("round", "when", "on", "weight")), strict=True)
+            for round_, when, on, weight in zip(
+                *(rows[name] for name in ("round", "when", "on", "weight")), strict=True
+            )
             if when == "after" and weight == "samples" and on.removeprefix(SAMPLED).strip() in ("", "all", TRAINED)
         }
         return [(round_, drawn if sampled else everybody) for round_, sampled in sorted(found)]

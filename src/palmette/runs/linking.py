@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from palmette.errors import BadInput, nearest
@@ -46,8 +45,8 @@ class LinkConfig(Part):
             together" all at once, "night" is 8/24; or rows [node, from, to], or a CSV file with the columns node, from, to.
         away_unit: What away counts: "rounds" (from 1; "to" is the first round after it) or "seconds" of the clock.
         on_bad_reply: What to do with a reply that is not finite (NaN or infinite): "stop" the run, or "drop" the reply.
-        latency: Seconds that a message takes at least, each way: a number, "lognormal MEDIAN SIGMA" or "uniform LOW HIGH" (drawn for
-            each node; with "each" at the end anew in every exchange), a table of names and numbers, or a CSV file with the
+        latency: Seconds that a message takes at least, each way: a number, "lognormal MEDIAN SIGMA" or "uniform LOW HIGH"
+            (drawn for each node; with "each" at the end anew in every exchange), a table of names and numbers, or a CSV file with the
             columns node, value and, where it changes, from (a round).
         bandwidth: Bytes a second, written in the same ways; 0 for no limit.
     """
@@ -86,7 +85,9 @@ class LinkConfig(Part):
         codec = self.codec or "none"
         away = None if self.away is None else Away.parse(self.away, f"{name}.away", self.away_unit or "rounds")
         if self.away_unit is not None and away is None:
-            raise BadInput(f"{name}.away_unit says what {name}.away counts, which is not there; set it, or leave both out")
+            raise BadInput(
+                f"{name}.away_unit says what {name}.away counts, which is not there; set it, or leave both out"
+            )
         given = {"lost": self.lost, "late": self.late, "corrupt": self.corrupt, "repeated": self.repeated}
         faults = Faults(
             **{word: chance or 0.0 for word, chance in given.items()},
@@ -95,7 +96,8 @@ class LinkConfig(Part):
             drop_bad=self.on_bad_reply == "drop",
         )
         line = Line(
-            Amount.parse(self.latency or 0.0, f"{name}.latency"), Amount.parse(self.bandwidth or 0.0, f"{name}.bandwidth")
+            Amount.parse(self.latency or 0.0, f"{name}.latency"),
+            Amount.parse(self.bandwidth or 0.0, f"{name}.bandwidth"),
         )
         down, up = (_codec(own or codec, f"{name}.codec") for own in (self.codec_down, self.codec_up))
         return Link(participation, loss, faults=faults, down=down, up=up, line=line)

@@ -339,10 +339,10 @@ class Result(Models):
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.
 
-        ``time`` is there where the run had a simulated clock, in seconds; ``wasted_steps`` where devices worked for replies that
-        did not enter; ``extra`` where the algorithm has something to tell of its own: its ``outline`` and its ``metrics``; ``on``
-        where a sample of the devices was measured before the end: which devices ``models`` and ``best`` are about. A run that
-        is not finished has less to tell, what `line` says, and ``finished`` is false.
+        ``time`` is there where the run had a simulated clock, in seconds; ``wasted_steps`` where devices worked for replies
+        that did not enter; ``extra`` where the algorithm has something to tell of its own: its ``outline`` and its
+        ``metrics``; ``on`` where a sample of the devices was measured before the end: which devices ``models`` and ``best``
+        are about. A run that is not finished has less to tell, what `line` says, and ``finished`` is false.
         """
         names, lead = self.metric_names, self.lead
         if not self.finished:

@@ -12,6 +12,7 @@ import numpy as np
 from palmette.algorithms.al2sgd import AL2SGD
 from palmette.algorithms.permfl import MoreauTree
 from palmette.engines.simulate import Simulation
+from palmette.links.codecs import Codec
 
 _ROUND = 1e-9  # what rounding may change, relatively
 
@@ -185,6 +186,9 @@ def of_the_run(simulation: Simulation, *, batches: bool) -> tuple[Condition, ...
         found.append(Condition("participation", "some", word="all", source="every node takes part"))
     if lost:
         found.append(Condition("loss", lost, high=0.0, source="every node takes part"))
+    codecs = dict.fromkeys(str(codec) for link in simulation.links.values() for codec in (link.down, link.up))
+    asis = str(Codec())
+    found += [Condition("codec", one, word=asis, source="messages arrive as sent") for one in codecs if one != asis]
     published = method.as_published if isinstance(method, MoreauTree | AL2SGD) else ()
     if published:
         told = ", ".join(published)
@@ -197,6 +201,6 @@ def everybody(simulation: Simulation) -> bool:
     for tier, link in simulation.links.items():
         asked, family = link.participation, int(np.diff(simulation.tree.offsets[tier]).max())
         enough = {"all": True, "fraction": asked.amount == 1}.get(asked.kind, asked.amount >= family)
-        if not enough or link.absences is not None:
+        if not enough or link.absences is not None or link.faults.drops or link.faults.away is not None:
             return False
     return True

@@ -11,17 +11,42 @@ import torch
 from torch import Tensor
 
 from palmette.engines.evaluation import evaluate
-from palmette.engines.separate import Machine, run_separately
+from palmette.engines.separate import Machine, Separate, ordered
 from palmette.engines.simulate import Simulation
 from palmette.errors import PalmetteError
 from palmette.learner import kernel
-from palmette.links import Link, Participation
+from palmette.links import Faults, Link, Participation
+from palmette.links.amounts import Amount
+from palmette.links.clock import Line, Pace
+from palmette.links.codecs import Codec
+from palmette.links.ledger import COLUMNS, Traffic
+from palmette.links.record import replay
 from palmette.population import Population
 from palmette.protocol import Algorithm
 from palmette.testing.problems import regression, simulate, task_for
 from palmette.tree import Tree
 
-PARTIAL = {0: Link(Participation("fraction", 0.6), loss=0.2), 1: Link(Participation("count", 2))}
+_LINE = Line(Amount.parse("lognormal 0.05 0.5 each", "latency"), Amount.parse(1000, "bandwidth"))
+_PACE = Pace(0.01, Amount.parse("lognormal 1 0.5", "speeds"))
+_ROUNDED, _CHANGES = Codec.parse("int8"), Codec.parse("delta+int8")
+STORM = {
+    0: Link(
+        Participation("fraction", 0.8),
+        loss=0.1,
+        faults=Faults(lost=0.1, late=0.1, corrupt=0.1, repeated=0.2, deadline=0.4),
+        down=_CHANGES,
+        up=_ROUNDED,
+        line=_LINE,
+    ),
+    1: Link(
+        Participation("count", 2),
+        faults=Faults(lost=0.2, late=0.1, corrupt=0.1, repeated=0.2),
+        down=_ROUNDED,
+        up=_CHANGES,
+        line=_LINE,
+    ),
+}
+"""Links on which everything goes wrong that can."""
 _MARGIN = {torch.float32: 1e-5, torch.float64: 1e-9}
 
 
@@ -77,9 +102,19 @@ def separate_nodes(method: Algorithm) -> None:
     _separate_is_stacked(method, {})
 
 
-def separate_nodes_partial(method: Algorithm) -> None:
-    """Separate nodes draw the same participants and lose the same messages."""
-    _separate_is_stacked(method, PARTIAL)
+def unreliable_links(method: Algorithm) -> None:
+    """What did not enter did not happen, on separate nodes as in the simulation, and a replay of who was absent is the same."""
+    people = _people(method)
+    stacked, record = _separate_is_stacked(method, STORM)
+    again = {
+        tier: Link(link.participation, absences=replay(record), down=link.down, up=link.up)
+        for tier, link in STORM.items()
+    }
+    other = simulate(method, people, 3, dtype=torch.float32, chunk=1, links=again)
+    mine, theirs = _everything(stacked), _everything(other)
+    for name in mine.keys() - {"the traffic"}:
+        same = torch.equal(mine[name], theirs[name])
+        _require(same, f"a reply that did not enter left a trace in {name}", "keep nothing on self between messages")
 
 
 def nobody_answers(method: Algorithm) -> None:
@@ -126,8 +161,12 @@ def one_device(method: Algorithm) -> None:
 def resume_equal(method: Algorithm) -> None:
     """A run that is stopped between two rounds and goes on gives the bits of one that was not."""
     people = _people(method)
-    whole = simulate(method, people, 4, dtype=torch.float32)
-    stopped, resumed = (Simulation(method, people, task_for(method, people), rounds=4) for _ in range(2))
+    links = {0: Link(down=_CHANGES, up=_ROUNDED), 1: Link(down=_ROUNDED, up=_CHANGES)}
+    links = {tier: link for tier, link in links.items() if tier < people.tree.top}
+    whole = simulate(method, people, 4, dtype=torch.float32, links=links, pace=_PACE)
+    stopped, resumed = (
+        Simulation(method, people, task_for(method, people), rounds=4, links=links, pace=_PACE) for _ in range(2)
+    )
     for _ in range(2):
         stopped.step()
     resumed.restore(stopped.state())
@@ -170,11 +209,11 @@ CHECKS: dict[str, Callable[[Algorithm], None]] = {
     check.__name__.replace("_", "-"): check
     for check in (
         *(deterministic, thread_invariant, chunk_invariant, backends_agree),
-        *(separate_nodes, separate_nodes_partial, nobody_answers, lost_devices),
+        *(separate_nodes, unreliable_links, nobody_answers, lost_devices),
         *(one_device, resume_equal, inputs_unchanged, stable_nodes),
     )
 }
-LOSSY = ("separate-nodes-partial", "nobody-answers", "lost-devices")
+LOSSY = ("unreliable-links", "nobody-answers", "lost-devices")
 """The checks that lose nodes: for methods that are defined for full participation only, they may be left out."""
 
 
@@ -272,11 +311,27 @@ def _threaded(method: Algorithm, threads: int) -> Simulation:
     return simulation
 
 
-def _separate_is_stacked(method: Algorithm, links: dict[int, Link]) -> None:
+def _separate_is_stacked(method: Algorithm, links: dict[int, Link]) -> tuple[Simulation, Tensor]:
+    """Refuse separate nodes that differ from the simulation; return that, and the record of absences."""
     people = _people(method)
-    stacked = simulate(method, people, 3, dtype=torch.float32, chunk=1, links=links)
-    machines = run_separately(Simulation(method, people, task_for(method, people), rounds=3, links=links), 3)
-    same_as_separate(machines, stacked)
+    links = {tier: link for tier, link in links.items() if tier < people.tree.top}
+    given: dict[str, Any] = {"links": links, "pace": _PACE if links else None}
+    stacked = simulate(method, people, 3, dtype=torch.float32, chunk=1, **given)
+    with Separate(Simulation(method, people, task_for(method, people), rounds=3, **given)) as federation:
+        for _ in range(3):
+            federation.step()
+        scores = federation.evaluate()
+    same_as_separate(federation.machines, stacked)
+    fix = "never look across rows, and keep nothing on self between messages"
+    record = ordered(stacked.record.table())
+    _require(
+        torch.equal(record, federation.record), "separate nodes wrote down other absences than the simulation", fix
+    )
+    for kind, score in evaluate(stacked).items():
+        for metric, sums in score.sums.items():
+            alike = _alike(sums, scores[kind].sums[metric], _MARGIN[torch.float32])
+            _require(alike, f"{metric} of {kind} differs between separate nodes and the simulation", fix)
+    return stacked, record
 
 
 def same_as_separate(machines: list[list[Machine]], stacked: Simulation) -> None:
@@ -295,10 +350,12 @@ def same_as_separate(machines: list[list[Machine]], stacked: Simulation) -> None
     _require(steps == stacked.device_steps, "separate nodes took another number of gradient steps", fix)
     for tier in range(1, stacked.tree.tiers):
         link = stacked.link_tier(tier)
-        for count in ("exchanges", "bytes_up", "bytes_down"):
-            apart = sum(getattr(m.ledger.totals()[link], count) for m in machines[tier] if m.ledger.totals())
-            together = getattr(stacked.ledger.totals()[link], count)
-            _require(apart == together, f"separate nodes counted {apart} {count}, the simulation {together}", fix)
+        apart, together = Traffic(), stacked.ledger.totals().get(link, Traffic())
+        for machine in machines[tier]:
+            apart.join(machine.ledger.totals().get(link, Traffic()))
+        for count in COLUMNS[2:]:
+            one, other = getattr(apart, count), getattr(together, count)
+            _require(one == other, f"separate nodes counted {one} {count}, the simulation {other}", fix)
 
 
 def _watched(method: Algorithm) -> tuple[Algorithm, list[tuple[str, bool]]]:

@@ -278,26 +278,42 @@ class Simulation:
 
     # -- state between rounds ------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Tensor | Pieces]:
-        """Return all that the next rounds depend on, by name; of the stores, the rows of nodes that took part."""
+    @property
+    def memories(self) -> dict[str, Store]:
+        """All that nodes keep between rounds, by the name that it has in a checkpoint."""
+        return {str(tier): store for tier, store in enumerate(self.stores)}
+
+    def state(self, since: int = 0) -> dict[str, Tensor | Pieces]:
+        """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all."""
+        traffic = [list(row.values()) for row in self.ledger.rows() if row["round"] >= since]
         tensors: dict[str, Tensor | Pieces] = {
-            "ledger": torch.tensor([list(row.values()) for row in self.ledger.rows()], dtype=torch.int64).reshape(
-                -1, 5
-            ),
-            "progress": torch.tensor([self.round, self.device_steps]),
+            "ledger": torch.tensor(traffic, dtype=torch.int64).reshape(-1, 5),
+            "progress": torch.tensor([self.round, self.device_steps, since]),
         }
-        for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
-            tensors |= {f"rows/{tier}/{name}": store.written(name) for name in store.initial}
-            tensors |= {f"last/{tier}": store.last, f"turn/{tier}": counter.turn}
-        return tensors
+        for name, store in self.memories.items():
+            ids = store.changed(since)
+            tensors |= {f"ids/{name}": ids, f"last/{name}": store.last[ids]}
+            tensors |= {f"rows/{name}/{kind}": store.written(kind, since) for kind in store.initial}
+        # Devices ask nobody.
+        return tensors | {f"turn/{tier}": counter.turn for tier, counter in enumerate(self.counters) if tier}
 
     def restore(self, tensors: Mapping[str, Any]) -> None:
-        """Go on from a state: the next rounds come out as if there had been no stop."""
-        for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
-            store.restore(tensors[f"last/{tier}"], {name: tensors[f"rows/{tier}/{name}"] for name in store.initial})
-            counter.turn.copy_(tensors[f"turn/{tier}"])
-        self.round, self.device_steps = tensors["progress"].tolist()
-        self.ledger = Ledger()
+        """Go on from a state: the next rounds come out as if there had been no stop.
+
+        A state since the first round is whole. One since a later round is what changed after the one that was restored last.
+        """
+        self.round, self.device_steps, since = tensors["progress"].tolist()
+        if since == 0:
+            self.ledger = Ledger()
+            for store in self.memories.values():
+                store.forget()
+        for name in (key.removeprefix("last/") for key in tensors if key.startswith("last/")):
+            store = self.memories[name]
+            rows = {kind: tensors[f"rows/{name}/{kind}"] for kind in store.initial}
+            store.restore(tensors[f"ids/{name}"], tensors[f"last/{name}"], rows)
+        for tier, counter in enumerate(self.counters):
+            if tier:
+                counter.turn.copy_(tensors[f"turn/{tier}"])
         for round_, tier, exchanges, up, down in tensors["ledger"].tolist():
             self.ledger.at(round_, tier).add(exchanges, down, up)
 

@@ -152,16 +152,34 @@ class Store:
 
     # -- as a whole ----------------------------------------------------------------------------------------------------
 
-    def written(self, name: str) -> Pieces:
-        """Return the rows of the nodes that took part, in order."""
-        shape = (int((self.last >= 0).sum()), *self.initial[name].shape)
-        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name))
+    def changed(self, since: int = 0) -> Tensor:
+        """Return the nodes whose rows were written in round ``since`` or later, in order; by default all that ever were.
 
-    def restore(self, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
-        """Take over what `last` and `written` told of another store."""
-        ids = (last >= 0).nonzero().squeeze(1)
+        A checkpoint keeps what changed since the one before by it: whatever else a row is written by, `write` must tell.
+        """
+        return (self.last >= max(0, since)).nonzero().squeeze(1)
+
+    def written(self, name: str, since: int = 0) -> Pieces:
+        """Return the rows of the nodes that `changed` tells."""
+        shape = (len(self.changed(since)), *self.initial[name].shape)
+        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name, since))
+
+    def forget(self) -> None:
+        """Go back to where no node has taken part."""
+        self.last.fill_(-1)
+
+    def restore(self, ids: Tensor, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
+        """Take over rows of another store; nodes that are not among them keep what they have.
+
+        Args:
+            ids: Which nodes, ascending; see `changed`.
+            last: The round in which each of them last took part.
+            written: Their rows by name; see `written`.
+        """
+        if not len(ids):
+            return
         self._take_room(ids.numpy())
-        self.last.copy_(last)
+        self.last[ids] = last
         for name, given in written.items():
             rows, done = self.rows[name], 0
             for part in given.split(self._block(name)) if isinstance(given, Tensor) else given:
@@ -169,9 +187,9 @@ class Store:
                 rows.index_copy_(0, some.to(rows.device), part.to(rows.device))
                 done += len(part)
 
-    def _written(self, name: str) -> Iterator[Tensor]:
+    def _written(self, name: str, since: int) -> Iterator[Tensor]:
         rows = self.rows[name]
-        for ids in (self.last >= 0).nonzero().squeeze(1).split(self._block(name)):
+        for ids in self.changed(since).split(self._block(name)):
             yield rows.index_select(0, ids.to(rows.device))
 
     def remove(self) -> None:

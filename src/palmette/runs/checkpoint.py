@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pyarrow as pa
 import torch
@@ -15,6 +15,7 @@ from palmette.errors import BadInput
 from palmette.protocol import Algorithm
 from palmette.runs.files import read_parquet
 from palmette.runs.metrics import SCHEMA
+from palmette.runs.records import Record
 
 Span = Literal["estimate", "rounds", "evaluation", "checkpoints", "progress"]
 Seconds = dict[Span, Annotated[float, Field(ge=0)]]
@@ -45,21 +46,21 @@ class Memory(BaseModel):
     seconds: Seconds
 
 
-def unfit(simulation: Simulation, run: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str | None:
-    """Return why a run cannot go on from a checkpoint, or ``None`` when it can.
+def unfit(simulation: Simulation, run: str, record: Record, before: int | None) -> str | None:
+    """Return why a run cannot go on from a record of a checkpoint, or ``None`` when it can.
 
     Args:
         simulation: What is to go on.
         run: The digest of its fingerprint.
-        tensors: The checkpoint's tensors.
-        about: What else it holds.
+        record: The record.
+        before: The round of the record that it follows; ``None`` for the first.
     """
     try:
-        if Memory.model_validate(about).run != run:
+        if Memory.model_validate(record.about).run != run:
             return "it belongs to another run"
-        _check_names(simulation, tensors)
-        _check_progress(simulation, tensors)
-        history(tensors["metrics"])
+        _check_names(simulation, record.tensors)
+        _check_progress(simulation, record.tensors, before)
+        history(record.tensors["metrics"])
     except ValidationError as error:
         wrong = error.errors()[0]
         return f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"
@@ -105,27 +106,38 @@ def _check_names(simulation: Simulation, tensors: Mapping[str, Tensor]) -> None:
         raise BadInput(f"it holds {sorted(tensors)} and should hold {sorted(wanted)}")
     for name, (kind, shape) in wanted.items():
         given = tensors[name]
-        free = name in ("ledger", "metrics") or name.startswith("rows/")  # of any length
+        free = name in ("ledger", "metrics") or name.startswith(("ids/", "last/", "rows/"))  # of any length
         same = given.dim() == len(shape) and tuple(given.shape[free:]) == shape[free:]
         if given.dtype != kind or not same:
             raise BadInput(f"{name} is {given.dtype} of shape {tuple(given.shape)}, not {kind} of {shape}")
 
 
-def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor]) -> None:
+def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor], before: int | None) -> None:
     """Refuse numbers that no run of these rounds and this tree can have come to."""
-    done, steps = tensors["progress"].tolist()
+    done, steps, since = tensors["progress"].tolist()
     if not 0 <= done <= simulation.rounds or steps < 0:
         raise BadInput(f"it is after round {done} of {simulation.rounds}, with {steps} device-steps")
+    if since != (before or 0) or (before is not None and done <= since):
+        raise BadInput(f"it tells what changed from round {since} to round {done}, and follows round {before or 0}")
     ledger = tensors["ledger"]
     tiers, rounds = ledger[:, 1], ledger[:, 0]
     top = simulation.population.tree.top
-    if bool((ledger < 0).any() or (tiers < 1).any() or (tiers > top).any() or (rounds >= done).any()):
+    if bool((ledger < 0).any() or (tiers < 1).any() or (tiers > top).any() or _outside(rounds, since, done)):
         raise BadInput("its ledger, the record of traffic, does not fit this tree and number of rounds")
-    for tier, store in enumerate(simulation.stores):
-        last = tensors[f"last/{tier}"]
-        if bool((last < -1).any() or (last >= done).any() or (tensors[f"turn/{tier}"] < 0).any()):
-            raise BadInput(f"last/{tier} or turn/{tier} names rounds that have not been run yet")
-        kept = int((last >= 0).sum())
-        for name in store.initial:
-            if len(tensors[f"rows/{tier}/{name}"]) != kept:
-                raise BadInput(f"rows/{tier}/{name} are {len(tensors[f'rows/{tier}/{name}'])} rows, not {kept}")
+    for name, store in simulation.memories.items():
+        ids, last = tensors[f"ids/{name}"], tensors[f"last/{name}"]
+        if len(last) != len(ids) or _outside(last, since, done):
+            raise BadInput(f"last/{name} names other rounds than those from {since} to {done}")
+        if _outside(ids, 0, store.size) or bool((ids[1:] <= ids[:-1]).any()):
+            raise BadInput(f"ids/{name} are not some of {store.size} nodes in order")
+        for kind in store.initial:
+            if (given := len(tensors[f"rows/{name}/{kind}"])) != len(ids):
+                raise BadInput(f"rows/{name}/{kind} are {given} rows, not {len(ids)}")
+    for name, turn in tensors.items():
+        if name.startswith("turn/") and bool((turn < 0).any()):
+            raise BadInput(f"{name} counts exchanges below 0")
+
+
+def _outside(numbers: Tensor, low: int, high: int) -> bool:
+    """Return whether one of some numbers is below the first or not below the second."""
+    return bool((numbers < low).any() or (numbers >= high).any())

@@ -99,9 +99,9 @@ class History:
         """The history so far, column by column; see `palmette.runs.metrics.SCHEMA`."""
         return self._metrics.rows
 
-    def table(self) -> pa.Table:
-        """Return all rows."""
-        return self._metrics.table()
+    def table(self, first: int = 0) -> pa.Table:
+        """Return all rows, or those from some row on."""
+        return self._metrics.table(first)
 
     def restore(self, table: pa.Table, every: int) -> None:
         """Go on from the rows of a checkpoint."""

@@ -198,9 +198,10 @@ class Store:
                 held, kept = self.rows[name], mine[seen]
                 held.index_copy_(0, ids.to(held.device), rows[kept.to(rows.device)].to(held.device))
 
-    def forget(self, which: Tensor) -> None:
-        """Let some nodes (bool) be as if they had never taken part."""
-        self._forget((which & (self.last >= 0)).nonzero().squeeze(1))
+    def forget(self, which: Tensor | None = None) -> None:
+        """Let all nodes, or some (bool), be as if they had never taken part."""
+        seen = self.last >= 0
+        self._forget((seen if which is None else which & seen).nonzero().squeeze(1))
 
     def _forget(self, ids: Tensor) -> None:
         for rows in self.rows.values() if len(ids) else ():
@@ -209,16 +210,30 @@ class Store:
 
     # -- as a whole ----------------------------------------------------------------------------------------------------
 
-    def written(self, name: str) -> Pieces:
-        """Return the rows of the nodes that took part, in order."""
-        shape = (int((self.last >= 0).sum()), *self.initial[name].shape)
-        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name))
+    def changed(self, since: int = 0) -> Tensor:
+        """Return the nodes whose rows were written in round ``since`` or later, in order; by default all that ever were.
 
-    def restore(self, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
-        """Take over what `last` and `written` told of another store."""
-        ids = (last >= 0).nonzero().squeeze(1)
+        A checkpoint keeps what changed since the one before by it: whatever else a row is written by, `write` must tell.
+        """
+        return (self.last >= max(0, since)).nonzero().squeeze(1)
+
+    def written(self, name: str, since: int = 0) -> Pieces:
+        """Return the rows of the nodes that `changed` tells."""
+        shape = (len(self.changed(since)), *self.initial[name].shape)
+        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name, since))
+
+    def restore(self, ids: Tensor, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
+        """Take over rows of another store; nodes that are not among them keep what they have.
+
+        Args:
+            ids: Which nodes, ascending; see `changed`.
+            last: The round in which each of them last took part.
+            written: Their rows by name; see `written`.
+        """
+        if not len(ids):
+            return
         self._take_room(ids.numpy())
-        self.last.copy_(last)
+        self.last[ids] = last
         for name, given in written.items():
             rows, done = self.rows[name], 0
             for part in given.split(self._block(name)) if isinstance(given, Tensor) else given:
@@ -226,9 +241,9 @@ class Store:
                 rows.index_copy_(0, some.to(rows.device), part.to(rows.device))
                 done += len(part)
 
-    def _written(self, name: str) -> Iterator[Tensor]:
+    def _written(self, name: str, since: int) -> Iterator[Tensor]:
         rows = self.rows[name]
-        for ids in (self.last >= 0).nonzero().squeeze(1).split(self._block(name)):
+        for ids in self.changed(since).split(self._block(name)):
             yield rows.index_select(0, ids.to(rows.device))
 
     def remove(self) -> None:

@@ -164,20 +164,17 @@ class Delivery:
             ended: When each ended its work, where there is a clock.
             kept: What they keep, which is looked at where they have nothing to reply.
         """
-        parcel, office = self.parcel, self.parcel.office
         _check_lines(reply, self.ids.shape[0])
         reply = self._guarded(reply)
-        reason = self._fate()
-        reason = self._finite(reply if reply is not None else kept, reason)
-        if self.sent is None:
-            if reason is None:
-                return Arrival(plain(reply), total_payload(reply, None, len(self.ids)))
-            entered = reason == 0
-            some = entered.nonzero().squeeze(1)
-            return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, entered, reason)
-        return self._judge(
-            parcel.post.send("up", reply, self.ids), ended, reason, silent=reply is None and office.clocked
-        )
+        if self.sent is not None:
+            sent = self.parcel.post.send("up", reply, self.ids)
+            reason = self._finite(kept if reply is None else sent.body, self._fate())
+            return self._judge(sent, ended, reason, silent=reply is None)
+        reason = self._finite(kept if reply is None else reply, self._fate())
+        if reason is None:
+            return Arrival(plain(reply), total_payload(reply, None, len(self.ids)))
+        some = (reason == 0).nonzero().squeeze(1)
+        return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, reason == 0, reason)
 
     def receive(self, body: Any, ended: Tensor | None) -> Arrival:
         """Take the reply of one child from another machine, as it came over the wire."""

@@ -84,9 +84,9 @@ class Metrics:
         for name, column in self.rows.items():
             self.rows[name] = [value for value, drop in zip(column, gone, strict=True) if not drop]
 
-    def table(self) -> pa.Table:
-        """Return what was collected."""
-        return pa.table(self.rows, schema=SCHEMA)
+    def table(self, first: int = 0) -> pa.Table:
+        """Return what was collected, from some row on."""
+        return pa.table({name: column[first:] for name, column in self.rows.items()}, schema=SCHEMA)
 
     def record(
         self,

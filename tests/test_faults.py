@@ -19,7 +19,7 @@ from palmette.links.record import REASONS, replay
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State
 from palmette.protocol.settings import settings
 from palmette.testing import regression, simulate, task_of
-from palmette.testing.checks import same_as_separate, same_bits
+from palmette.testing.compared import same_as_separate, same_bits
 
 
 @settings

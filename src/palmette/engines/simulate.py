@@ -158,7 +158,7 @@ class Simulation:
             for tier in range(self.tree.tiers)
         ]
         self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
-        self.memories = [LinkMemory(self.tree.size(tier)) for tier in range(self.tree.top)]
+        self.memories = [LinkMemory(self.tree.size(tier), folders.get(tier), tier) for tier in range(self.tree.top)]
         """What the codecs of the link above each tier remember."""
         self.ledger, self.record, self.pace = Ledger(), Record(), pace
         self.device_steps = 0
@@ -314,7 +314,8 @@ class Simulation:
 
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Arrival, int]:
         """Let some devices work on a message; return what arrives and the gradient steps they took."""
-        ids, store, delivery = parcel.ids[positions], self.stores[0], parcel.open(positions)
+        delivery, store = parcel.open(positions), self.stores[0]
+        ids = delivery.ids
         kept = store.read(ids)
         device = self._device(ids, parcel.exchange[positions], kept)
         reply, state = rules.device(self.algorithm, device, delivery.message, kept, store.initial)

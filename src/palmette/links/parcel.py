@@ -37,7 +37,6 @@ class Parcel:
         places: For each, its position among all children of the asking stack.
         node: The asking stack.
         office: What it asks with.
-        begin: For each, the time at which its parent asks.
     """
 
     ids: Tensor
@@ -47,7 +46,6 @@ class Parcel:
     places: Tensor
     node: Node
     office: Office
-    begin: Tensor
 
     def take(self, positions: Positions, *, wrapped: bool = False) -> Any:
         """Return the message with one line for each of the children at ``positions``.
@@ -76,6 +74,12 @@ class Parcel:
         return Post(link.down, link.up, self.office.memory, self.node.layout)
 
     @cached_property
+    def begin(self) -> Tensor:
+        """For each child, the time at which its parent asks; to be looked at before that goes on."""
+        begin: Tensor = self.office.mine.time[self.node.ids][self.parents]
+        return begin
+
+    @property
     def uncertain(self) -> bool:
         """Whether a reply may not enter though its sender has worked."""
         return self.office.link.faults.drops
@@ -172,7 +176,7 @@ class Delivery:
             return self._judge(sent, ended, reason, silent=reply is None)
         reason = self._finite(kept if reply is None else reply, self._fate())
         if reason is None:
-            return Arrival(plain(reply), total_payload(reply, None, len(self.ids)))
+            return Arrival(plain(reply), total_payload(reply, None, self.ids.shape[0]))
         some = (reason == 0).nonzero().squeeze(1)
         return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, reason == 0, reason)
 
@@ -191,10 +195,11 @@ class Delivery:
     # -- which replies enter -------------------------------------------------------------------------------------------
 
     def _guarded(self, reply: Any) -> Any:
-        node, link = self.parcel.node, self.parcel.office.link
-        return guarded(
-            link, node.tree, node.tier - 1, self.ids, node.seed, node.round, self.parcel.exchange[self.positions], reply
-        )
+        link, node = self.parcel.office.link, self.parcel.node
+        if not link.guards:
+            return reply
+        where = (node.tree, node.tier - 1, self.ids, node.seed, node.round, self.parcel.exchange[self.positions])
+        return guarded(link, *where, reply)
 
     def _fate(self) -> Tensor | None:
         """Return what chance does to the replies: places in `REASONS`; ``None`` where nothing can happen."""

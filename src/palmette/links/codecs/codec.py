@@ -125,6 +125,11 @@ class Codec:
         """Whether rows are sent as they are and nothing is kept."""
         return self == Codec()
 
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is kept between messages."""
+        return self.delta or self.feedback
+
     def keeps(self, row: Tensor) -> dict[str, Tensor]:
         """Return what is kept between messages for each child, as it is before the first: shaped like one row.
 

@@ -178,8 +178,8 @@ CHECKS: dict[str, Callable[[Algorithm], None]] = {
     check.__name__.replace("_", "-"): check
     for check in (
         *(deterministic, thread_invariant, chunk_invariant, backends_agree),
-        *(separate_nodes, unreliable_links, nobody_answers, lost_devices),
-        *(one_device, resume_equal, inputs_unchanged, stable_nodes),
+        *(inputs_unchanged, separate_nodes, unreliable_links, nobody_answers, lost_devices),
+        *(one_device, resume_equal, stable_nodes),
     )
 }
 LOSSY = ("unreliable-links", "nobody-answers", "lost-devices")

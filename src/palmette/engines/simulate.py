@@ -293,7 +293,7 @@ class Simulation:
         for name, store in self.memories.items():
             ids = store.changed(since)
             tensors |= {f"ids/{name}": ids, f"last/{name}": store.last[ids]}
-            tensors |= {f"rows/{name}/{kind}": store.written(kind, since) for kind in store.initial}
+            tensors |= {f"rows/{name}/{kind}": store.written(kind, ids) for kind in store.initial}
         # Devices ask nobody.
         return tensors | {f"turn/{tier}": counter.turn for tier, counter in enumerate(self.counters) if tier}
 

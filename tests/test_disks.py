@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -23,6 +26,7 @@ from broken_disks import Disk, full
 from palmette.cli.app import app
 from palmette.errors import BadInput, Diverged
 from palmette.runs import Interrupted, execute, load, make_config, resume, verify
+from palmette.runs.checkpoint import history
 from palmette.runs.files import Files, Unwritable
 from palmette.runs.folder import CHECKPOINT, LOCK, LOG, METRICS, PROGRESS, STATE, Folder, Misplaced
 from palmette.runs.journal import Journal
@@ -370,10 +374,73 @@ def test_two_processes_never_work_on_one_folder(tmp_path: Path, original: dict[s
 # -- files of strangers ------------------------------------------------------------------------------------------------
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for work in (lambda: Files(tmp_path).read("pipe"), lambda: Files(tmp_path).write("../pipe/x", b"")):
-        with pytest.raises((BadInput, Unwritable)):
-            work()
-    with pytest.raises(BadInput, match="is no ordinary file"):
-        Files(tmp_path).read("pipe")
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    return execute(make_config({**DIGITS, "rounds": 1}), tmp_path / "run").folder
+
+
+@pytest.mark.parametrize(
+    "name", ["config.toml", "identity.json", "manifest.json", METRICS, "devices.safetensors", LOCK]
+)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_pipe_or_a_folder_in_place_of_a_file_is_refused_and_not_waited_for(
+    make: Callable[[Path], None], name: str, finished: Path
+) -> None:
+    (finished / name).unlink()
+    make(finished / name)
+    with pytest.raises(BadInput, match=f"{name} is no ordinary file|cannot work in .* Is a directory"):
+        load(finished).tensors("PM") if name != LOCK else Folder(finished).lock()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/dev/zero", "..", "a/b"])
+def test_checksums_of_files_outside_the_folder_are_refused_and_the_files_not_read(name: str, finished: Path) -> None:
+    (finished.parent / "outside").write_text("secret")
+    files = Files(finished)
+    listed = files.read_sealed("manifest.json")["files"]
+    files.write_sealed("manifest.json", {"files": {**listed, name: {"bytes": 6, "sha256": "0"}}})
+    assert verify(finished).problems == {"manifest.json": "damaged"}
+    with pytest.raises(BadInput, match="which is not in the folder"):
+        load(finished)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 200_000,
+        b'{"checksum": ' + b'{"a": ' * 200_000,
+        b"1" * 5000,
+        b'{"checksum": "", "format": 1}',
+        b"[[1, 2]]",
+    ],
+)
+@pytest.mark.parametrize("name", ["identity.json", "manifest.json"])
+def test_json_that_was_made_to_break_its_reader_is_damage(name: str, text: bytes, finished: Path) -> None:
+    (finished / name).write_bytes(text)
+    assert verify(finished).problems == {name: "damaged"}
+    with pytest.raises(BadInput, match=f"{name} is damaged"):
+        load(finished)
+
+
+@pytest.mark.parametrize("name", ["identity.json", "manifest.json", CHECKPOINT, PROGRESS])
+def test_a_file_that_claims_a_terabyte_is_not_read(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        execute(make_config(DIGITS), tmp_path / "run", observer=Killer(2))
+    with open(tmp_path / "run" / name, "ab") as file:
+        file.truncate(1 << 40)  # full of holes
+    if name == CHECKPOINT:  # which is read a part at a time: what follows the last is none
+        assert [one.round for one in Journal(Folder(tmp_path / "run")).load() or ()] == [0, 1, 2]
+        return
+    with pytest.raises(BadInput, match=f"{name} is damaged"), heard():
+        load(tmp_path / "run")
+
+
+def test_a_table_that_would_become_far_larger_than_its_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 3_000_000
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"value": pa.array([0.0] * rows)}), sink)
+    assert len(sink.getvalue()) < rows / 10
+    monkeypatch.setattr(palmette.runs.files, "memory", lambda: 4 * 8 * rows - 1)
+    with pytest.raises(BadInput, match="its 3,000,000 rows would take at least 24 MB of memory"):
+        palmette.runs.files.read_parquet(sink.getvalue())
+    with pytest.raises(BadInput, match="its metrics cannot be used: its 3,000,000 rows would take"):
+        history(torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8))

@@ -49,7 +49,9 @@ class Metrics:
     """Collects the rows of the table."""
 
     rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in SCHEMA.names})
-    _made: pa.Table = field(default_factory=SCHEMA.empty_table, init=False)  # of the first rows: each becomes Arrow's once
+    _made: pa.Table = field(
+        default_factory=SCHEMA.empty_table, init=False
+    )  # of the first rows: each becomes Arrow's once
 
     def add(self, **row: Any) -> None:
         """Append one row."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +20,7 @@ from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs import Interrupted, execute, load, make_config, resume, run
-from palmette.runs.folder import CHECKPOINT, PREVIOUS, Folder
+from palmette.runs.folder import CHECKPOINT, Folder
 from palmette.runs.journal import Journal
 from palmette.task import make_task
 from palmette.testing.problems import task_for
@@ -338,24 +336,6 @@ def test_too_large_a_team_step_is_named(tmp_path: Path) -> None:
         pytest.raises(Diverged, match=r"Lower eta from 400 to at most 9\b"),
     ):
         execute(make_config(config), tmp_path / "run")
-
-
-def test_a_full_disk_ends_the_run_with_its_last_state_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = execute(make_config(DIGITS), tmp_path / "whole")
-    real = os.fsync
-
-    def full(number: int) -> None:
-        if (tmp_path / "cut" / PREVIOUS).exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(number)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(PalmetteError, match=r"No space left on device; the last good state is kept"):
-        execute(make_config(DIGITS), tmp_path / "cut")
-    monkeypatch.undo()
-    assert not list((tmp_path / "cut").glob(".*.part"))
-    assert (tmp_path / "cut" / CHECKPOINT).exists() or (tmp_path / "cut" / PREVIOUS).exists()
-    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_written_rows_go_over_to_another_store(
     one, other, third = Store(SIZE, INITIAL), Store(SIZE, INITIAL, folder), Store(SIZE, INITIAL, folder, prefix="third")
     if who:
         one.write(torch.tensor(who), rows_of(len(who), 3.0), 2)
-    pieces = {name: one.written(name) for name in INITIAL}
+    pieces = {name: one.written(name, one.changed()) for name in INITIAL}
     assert pieces["model"].shape == (len(who), 3)
     told = one.changed(), one.last[one.changed()]
     other.restore(*told, {name: torch.cat([torch.empty(0), *piece]) for name, piece in pieces.items()})

@@ -360,7 +360,7 @@ class Simulation:
         for name, store in self.kept.items():
             ids = store.changed(since)
             tensors |= {f"ids/{name}": ids, f"last/{name}": store.last[ids]}
-            tensors |= {f"rows/{name}/{kind}": store.written(kind, since) for kind in store.initial}
+            tensors |= {f"rows/{name}/{kind}": store.written(kind, ids) for kind in store.initial}
         for tier, counter in enumerate(self.counters):
             counts = counter.table[1:]  # exchanges within a round are over
             tensors[f"counts/{tier}"] = counts if bool(counts.any()) else counts[:, :0]

@@ -29,7 +29,9 @@ from palmette.protocol import State
 
 Numbers = npt.NDArray[np.int64]
 
-_BLOCK = 1 << 24  # bytes of rows that are looked at together, so that a pass over the store holds little of it
+_BLOCK = (
+    1 << 20
+)  # bytes of rows that are copied together: little beside the store, and still in the cache when they are used
 _SPARE = 1 << 30  # bytes left free on a disk for checkpoints, and for everybody else
 
 
@@ -215,12 +217,12 @@ class Store:
 
         A checkpoint keeps what changed since the one before by it: whatever else a row is written by, `write` must tell.
         """
-        return (self.last >= max(0, since)).nonzero().squeeze(1)
+        return torch.from_numpy(np.flatnonzero(self.last.numpy() >= max(0, since)))
 
-    def written(self, name: str, since: int = 0) -> Pieces:
-        """Return the rows of the nodes that `changed` tells."""
-        shape = (len(self.changed(since)), *self.initial[name].shape)
-        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name, since))
+    def written(self, name: str, ids: Tensor) -> Pieces:
+        """Return one kind of rows of some nodes that took part, some at a time."""
+        shape = (len(ids), *self.initial[name].shape)
+        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name, ids))
 
     def restore(self, ids: Tensor, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
         """Take over rows of another store; nodes that are not among them keep what they have.
@@ -241,10 +243,13 @@ class Store:
                 rows.index_copy_(0, some.to(rows.device), part.to(rows.device))
                 done += len(part)
 
-    def _written(self, name: str, since: int) -> Iterator[Tensor]:
+    def _written(self, name: str, ids: Tensor) -> Iterator[Tensor]:
         rows = self.rows[name]
-        for ids in self.changed(since).split(self._block(name)):
-            yield rows.index_select(0, ids.to(rows.device))
+        for some in ids.split(self._block(name)):
+            if rows.device.type == "cpu":  # torch would have several threads copy, which wait for those of the learner
+                yield torch.from_numpy(rows.numpy().take(some.numpy(), axis=0))
+            else:
+                yield rows.index_select(0, some.to(rows.device))
 
     def remove(self) -> None:
         """Remove the files; the rows can still be read as long as this store lives."""

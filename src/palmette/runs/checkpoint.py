@@ -99,8 +99,10 @@ def history(packed: Tensor) -> pa.Table:
     """Unpack the metrics that a checkpoint holds."""
     try:
         table = read_parquet(packed.numpy().tobytes())
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise BadInput(f"its metrics cannot be read: {error}") from None
+    except BadInput as error:
+        raise BadInput(f"its metrics cannot be used: {error}") from None
     if not table.schema.equals(SCHEMA):
         raise BadInput(f"its metrics have the columns {table.schema.names}, not {SCHEMA.names}")
     return table

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
 from palmette.runs import tensors as sheets
+from palmette.values import memory, size
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""
@@ -51,9 +52,14 @@ def read_parquet(data: bytes) -> pa.Table:
     """Read a table from the bytes of a Parquet file, in this thread alone.
 
     `pyarrow.parquet.read_table` hands the bytes to threads of Arrow, which may let go of them only when Python has ended; the
-    process then aborts.
+    process then aborts. A file may say that it becomes far larger than it is, and that is asked before.
     """
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    file = pq.ParquetFile(pa.BufferReader(data))
+    about = file.metadata
+    groups = (about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    if (wanted := max(sum(groups), 8 * about.num_rows * about.num_columns)) > memory() / 4:
+        raise BadInput(f"its {about.num_rows:,} rows would take at least {size(wanted)} of memory")
+    return file.read(use_threads=False)
 
 
 class Files:
@@ -71,11 +77,15 @@ class Files:
         self._unlogged = b""  # lines that the log had no room for
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of this name; a symbolic link is refused."""
+        """Return whether there is a file of this name; a symbolic link is refused, and what is no file of bytes."""
         path = self.path / name
-        if path.is_symlink():
-            raise _linked(path)
-        return path.exists()
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if not stat.S_ISREG(mode):
+            raise _linked(path) if stat.S_ISLNK(mode) else _strange(path)
+        return True
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
@@ -174,12 +184,13 @@ class Files:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, name: str, most: int | None = None) -> bytes:
-        """Read a small file; where it has more than ``most`` bytes it is refused."""
+        """Read a small file; where it has more than ``most`` bytes, or a quarter of the memory, it is refused."""
+        most = memory() // 4 if most is None else most
         try:
             with open(self.path / name, "rb", opener=no_link) as file:
-                if most is not None and (size := os.fstat(file.fileno()).st_size) > most:
+                if (bytes_ := os.fstat(file.fileno()).st_size) > most:
                     raise Damaged(
-                        f"{self.path / name} is damaged: it has {size:,} bytes, and at most {most:,} make sense", name
+                        f"{self.path / name} is damaged: it takes {size(bytes_)}, and at most {size(most)} fit", name
                     )
                 return file.read()
         except OSError as error:
@@ -239,7 +250,12 @@ class Files:
     def facts(self) -> dict[str, dict[str, Any]]:
         """Size and checksum of every file that is listed."""
         facts = self.read_sealed(MANIFEST).get("files")
-        return dict(facts) if isinstance(facts, dict) else {}
+        facts = dict(facts) if isinstance(facts, dict) else {}
+        if outside := [name for name in facts if os.path.basename(name) != name or name in ("", ".", "..")]:
+            raise Damaged(
+                f"{self.path / MANIFEST} is damaged: it lists {outside[0]!r}, which is not in the folder", MANIFEST
+            )
+        return facts
 
     def problem(self, name: str) -> str | None:
         """Return what is wrong with a file of a sealed folder: missing, damaged, not of this run; ``None`` if nothing is."""
@@ -278,9 +294,7 @@ def no_link(path: str, flags: int) -> int:
         raise
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise BadInput(
-            f"{path} is no ordinary file, but a folder, a pipe or a device; a run reads and writes only files"
-        )
+        raise _strange(Path(path))
     return opened
 
 
@@ -288,6 +302,10 @@ def _linked(path: Path) -> BadInput:
     return BadInput(
         f"{path} is a symbolic link; a run reads and writes only inside its own folder: put the file itself there"
     )
+
+
+def _strange(path: Path) -> BadInput:
+    return BadInput(f"{path} is no ordinary file, but a folder, a pipe or a device; a run reads and writes only files")
 
 
 def sync(folder: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -86,12 +87,18 @@ def size(tensors: Mapping[str, Tensor | Pieces]) -> int:
 
 
 def mapped(file: IO[bytes]) -> Bytes:
-    """Return a file's bytes, which are fetched when they are looked at; who writes into them changes only his own copy."""
-    return np.memmap(file, dtype=np.uint8, mode="c")
+    """Return a file's bytes, which are fetched when they are looked at and cannot be written to.
+
+    They may be more than there is memory for: those that can be written to would be counted as if they were.
+    """
+    return np.memmap(file, dtype=np.uint8, mode="r")
 
 
 def read(data: Bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors that some bytes are, where they lie, and what is to be known about them."""
+    """Return the tensors that some bytes are, where they lie, and what is to be known about them.
+
+    They are to be copied, not written to: where the bytes are those of a file, that would end the process.
+    """
     try:
         base = 8 + int.from_bytes(data[:8].tobytes(), "little")
         if base > min(len(data), _MOST_HEADER):
@@ -116,7 +123,9 @@ def _tensor(data: Bytes, entry: dict[str, Any]) -> Tensor:
         or end - begin != _bytes(shape, kind)
     ):
         raise ValueError(f"{end} - {begin} bytes of {len(data)} are no {entry['dtype']} of shape {shape}")
-    flat = torch.from_numpy(data[begin:end])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        flat = torch.from_numpy(data[begin:end])
     # Numbers that do not begin at a multiple of their size cannot be looked at where they lie.
     return (flat if flat.data_ptr() % kind.itemsize == 0 else flat.clone()).view(kind).reshape(shape)
 

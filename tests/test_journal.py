@@ -17,7 +17,7 @@ import palmette.runs.journal
 from broken_disks import Disk, Killed, die
 from palmette.algorithms import algorithm
 from palmette.engines.simulate import Simulation
-from palmette.engines.store import Pieces, Store
+from palmette.engines.store import Pieces
 from palmette.links import Link, Participation
 from palmette.runs import execute, make_config, resume, verify
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, STATE, Folder
@@ -126,25 +126,18 @@ def test_a_simulation_that_went_further_goes_back_to_what_was_kept(tmp_path: Pat
     assert journal.load(at_most=-1) is None
 
 
-def test_what_nodes_keep_from_a_later_round_on_is_kept_with_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    more: dict[int, dict[str, Store]] = {}
-    plain = Simulation.memories.fget  # type: ignore[attr-defined]
-    monkeypatch.setattr(Simulation, "memories", property(lambda self: plain(self) | more.get(id(self), {})))
+def test_what_a_links_codec_remembers_from_a_later_round_on_is_kept_with_the_rest(tmp_path: Path) -> None:
     simulation, other = few(), few()
-    journal = Journal(Folder(tmp_path))
+    journal, key = Journal(Folder(tmp_path)), "up/model/4/float32"
     journal.save(simulation.state(), {})
-    late = Store(15, {"residual": torch.zeros(4)})
-    more[id(simulation)] = {"link/0/up/model": late}
+    late = simulation.memories[0].add(key, {"residual": torch.zeros(4)})
     for node in (3, 7):
         before = simulation.round
         simulation.step()
         late.write(torch.tensor([node]), {"residual": torch.full((1, 4), node + 0.5)}, before)
         journal.extend(simulation.state(before), {})
-    found = Store(15, {"residual": torch.zeros(4)})
-    more[id(other)] = {"link/0/up/model": found}
     restored(journal.load(), other)
+    found = other.memories[0].stores[key]
     assert torch.equal(found.last, late.last)
     assert torch.equal(found.rows["residual"], late.rows["residual"])
     assert found.last[[3, 7]].tolist() == [0, 1]

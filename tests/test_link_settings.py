@@ -126,6 +126,10 @@ def test_a_method_without_teams_sends_over_the_top_link_and_loses_as_the_devices
     assert str(config(links={"devices": {"codec": "mask"}}).make_links(TREE, flat=True)[0].up) == "mask"
 
 
+def test_who_is_away_by_the_second_needs_the_clock_and_gets_it() -> None:
+    assert config(links={"devices": {"away": "1/2", "away_unit": "seconds"}}).pace(TREE) is not None
+
+
 def test_without_latency_deadline_and_clock_there_is_no_clock() -> None:
     assert config(links={"all": {"lost": 0.2, "codec": "int8"}}).pace(TREE) is None
     assert config(links={"all": {"deadline": 2.0}}).pace(TREE) is not None
@@ -144,6 +148,7 @@ def test_without_latency_deadline_and_clock_there_is_no_clock() -> None:
         ({"links": {"devices": {"away_unit": "seconds"}}}, "links.devices.away_unit"),
         ({"links": {"devices": {"latency": "slow"}}}, "links.devices.latency"),
         ({"links": {"devices": {"on_bad_reply": "ignore"}}}, "links.devices.on_bad_reply"),
+        ({"links": {"codec": "int8"}}, "links: .*links.all.codec"),
         ({"clock": {"speeds": 0}}, "clock.speeds"),
         ({"clock": {"preset": "mars"}}, "clock.preset"),
         ({"clock": {"stop": 1}}, "clock.stop.*step"),
@@ -239,6 +244,16 @@ def test_tables_in_files_are_written_into_the_config(tmp_path: Path) -> None:
     assert result.config.links["teams"].away == [["team-1", 1.0, 2.0]]
     pm.rerun(tmp_path / "run", tmp_path / "again", progress=False)
     assert lasting(tmp_path / "again") == lasting(tmp_path / "run")
+
+
+def test_what_a_run_has_no_use_for_is_said(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    with pytest.warns(UserWarning, match=r"no use for links.all.lost$"):
+        run(tmp_path / "again", replay=tmp_path / "run", links={"all": {"codec": "int8", "lost": 0.1}}, clock=None)
+    people = pm.make_population("synthetic", tree="2x2")
+    links = {"devices": {"latency": 1.0, "lost": 0.1}, "teams": {"lost": 0.5, "latency": 7.0}}
+    with pytest.warns(UserWarning, match=r"knows no teams: .* no use for links.devices.latency, links.teams.lost$"):
+        pm.run("fedavg", people, rounds=1, out=tmp_path / "flat", progress=False, links=links)
 
 
 def test_a_run_without_faults_has_no_table_of_absences(tmp_path: Path) -> None:

@@ -166,8 +166,10 @@ def read_rows(path: str, name: str) -> list[tuple[str, dict[str, str]]]:
     try:
         with open(Path(path).expanduser(), newline="", encoding="utf-8") as file:
             rows = [{str(key): str(value) for key, value in row.items()} for row in csv.DictReader(file)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"{name}: cannot read the file {shown(path)}: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{name}: cannot read the file {shown(path)}: {error.strerror}") from None
+    except (ValueError, csv.Error) as error:
+        raise BadInput(f"{name}: the file {shown(path)} is no CSV file: {error}") from None
     if not rows or "node" not in rows[0]:
         raise BadInput(
             f"{name}: the file {shown(path)} needs a line of column names, node among them, and lines below it"

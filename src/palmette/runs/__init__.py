@@ -32,6 +32,7 @@ from palmette.runs.execute import Observer as Observer
 from palmette.runs.exporting import export as export
 from palmette.runs.folder import CONFIG, STATE, Folder, claimed
 from palmette.runs.limits import refuse_absurd
+from palmette.runs.linking import link_names, unused
 from palmette.runs.predicting import Predictions as Predictions
 from palmette.runs.predicting import predict as predict
 from palmette.runs.progress import watching
@@ -494,6 +495,10 @@ def prepare(
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
         warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)
+    of_links = (config.links, config.loss, link_names(people.tree))
+    if left := unused(*of_links, flat=method.flat, again=config.replay is not None):
+        why = "a replay loses those that the other run lost" if config.replay else f"{method.name} knows no teams"
+        warnings.warn(f"{why}: this run has no use for {', '.join(left)}", stacklevel=3)
     return Simulation(
         method,
         people,

@@ -52,10 +52,10 @@ def read_absences(path: Path, tree: Tree) -> Absences:
     folder, name = (path, ABSENCES) if path.is_dir() else (path.parent, path.name)
     files = Files(folder)
     if not files.has(name):
-        told = "lost nobody, or is not finished" if path.is_dir() else "is not there"
-        raise BadInput(
-            f"replay = {str(path)!r}: {'that run' if path.is_dir() else 'that file'} {told}; there is no {name}"
+        told = (
+            f"that run lost nobody, or is not finished: it has no {name}" if path.is_dir() else "there is no such file"
         )
+        raise BadInput(f"replay = {str(path)!r}: {told}; name the folder of a run that lost replies")
     table = files.read_table(name)
     if not table.schema.equals(SCHEMA) or any(column.null_count for column in table.columns):
         raise BadInput(f"replay = {str(path)!r}: {name} is no table of absences; it needs the columns {SCHEMA.names}")

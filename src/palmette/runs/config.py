@@ -29,7 +29,7 @@ from palmette.population.validation import for_choosing
 from palmette.protocol import Algorithm
 from palmette.protocol.settings import Count
 from palmette.runs.absences import read_absences
-from palmette.runs.linking import ClockConfig, LinkConfig, make_links
+from palmette.runs.linking import ClockConfig, LinkConfig, make_links, named
 from palmette.runs.objects import hash_code, import_path, named_objects, recipe_of
 from palmette.runs.sections import DataConfig, EngineConfig, Given, ModelConfig, Part, Seed, names
 from palmette.tables import open_data
@@ -86,7 +86,7 @@ class RunConfig(BaseModel):
     model: ModelConfig = ModelConfig()
     optimiser: Optimiser = Optimiser()
     participation: dict[str, str | int | float] = {}
-    links: dict[Annotated[str, "a link"], LinkConfig] = {}
+    links: Annotated[dict[Annotated[str, "a link"], LinkConfig], BeforeValidator(named)] = {}
     clock: ClockConfig = ClockConfig()
     loss: float = Field(0.0, ge=0, lt=1)
     replay: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ ALL = "all"  # the name of the settings of all links
 Chance = Annotated[float, Field(ge=0, lt=1), NUMBER]
 Number = float | str | list[Any] | dict[str, float]
 """A number, or a text or a table that gives each node its own; see `Amount`."""
+_CODECS = ("codec", "codec_down", "codec_up")
+_FAULTS = ("lost", "late", "corrupt", "repeated", "deadline", "away", "away_unit", "on_bad_reply")
 _STEP = 0.01  # seconds of a gradient step where a clock runs and nobody says how long one takes
 
 
@@ -68,7 +71,8 @@ class LinkConfig(Part):
     @property
     def timed(self) -> bool:
         """Whether it asks for a clock."""
-        return self.deadline is not None or self.latency is not None or self.bandwidth is not None
+        given = (self.deadline, self.latency, self.bandwidth)
+        return any(one is not None for one in given) or self.away_unit == "seconds"
 
     def over(self, other: LinkConfig) -> LinkConfig:
         """Return these settings, and another link's where these say nothing."""
@@ -221,12 +225,44 @@ def make_links(
         if flat and tier == 0 and tree.top > 1:
             top = links.get(next(reversed(names)), LinkConfig()).over(every)
             far = top.over(preset.get(tree.top - 1, LinkConfig()))
-            codecs = {word: getattr(mine if mine.codec else top, word) for word in ("codec", "codec_down", "codec_up")}
+            codecs = {word: getattr(mine if any(_said(mine).keys() & set(_CODECS)) else top, word) for word in _CODECS}
             settings = settings.model_copy(update={"latency": far.latency, "bandwidth": far.bandwidth, **codecs})
         link = settings.make(f"links.{name}", drawn.get(tier, Participation()), loss)
         _check_nodes(link, tree.flat() if flat and tier == 0 else tree, tier, f"links.{name}")
-        made[tier] = link if absences is None else Link(link.participation, 0.0, absences, down=link.down, up=link.up)
+        made[tier] = link if absences is None else replace(link, loss=0.0, absences=absences, faults=Faults())
     return made
+
+
+def unused(
+    links: Mapping[str, LinkConfig], loss: float, names: Mapping[str, int], *, flat: bool, again: bool
+) -> list[str]:
+    """Return the settings of links that a run has no use for, by their names.
+
+    Args:
+        links: Settings by the name of a link.
+        loss: Chance that a node that was asked does not answer.
+        names: The links that there are, each with the tier at its lower end.
+        flat: Whether the method does without teams, and so has one link.
+        again: Whether the run repeats who was absent from another, and loses nobody by itself.
+    """
+    left = ["loss"] if again and loss else []
+    top = max(names.values())
+    for name, link in links.items():
+        said, tier = set(_said(link)), names.get(name)
+        gone = said & set(_FAULTS) if again else set()
+        if flat and top and tier is not None:
+            # Of the devices' link who answers, of the top one how messages travel.
+            gone |= said & {"latency", "bandwidth"} if tier == 0 else said if tier < top else said & set(_FAULTS)
+        left += [f"links.{name}.{word}" for word in link.__class__.model_fields if word in gone]
+    return left
+
+
+def named(given: Any) -> Any:
+    """Refuse settings of a link that do not say of which one."""
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        if name in LinkConfig.model_fields and not isinstance(value, Mapping):
+            raise ValueError(f"given link by link: write links.{ALL}.{name} for every link, or links.devices.{name}")
+    return given
 
 
 def _check_nodes(link: Link, tree: Tree, tier: int, name: str) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from palmette.engines import rules
 from palmette.engines.alone import scores_of_device
-from palmette.engines.simulate import ASIDE
+from palmette.engines.models import ASIDE
 from palmette.engines.snapshot import Snapshot
 from palmette.errors import PalmetteError, WireError
 from palmette.learner import Learner

@@ -18,6 +18,8 @@ from torch import Tensor
 from palmette.engines import rules
 from palmette.engines.journal import Journal
 from palmette.engines.memory import LinkMemory
+from palmette.engines.models import Models
+from palmette.engines.state import LINK, restore, state
 from palmette.engines.store import Pieces, Store
 from palmette.errors import BadInput
 from palmette.learner import Learner, Optimiser, curvature
@@ -25,20 +27,17 @@ from palmette.learner.threads import one_thread_inside as one_thread_inside
 from palmette.links import Ledger, Link
 from palmette.links.clock import SECOND, Pace
 from palmette.links.exchange import drive, exchange
-from palmette.links.ledger import COLUMNS
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Parcel, diverged, not_finite
 from palmette.links.participation import described
 from palmette.links.record import Record
 from palmette.population import Population
-from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, State, model_kind
+from palmette.protocol import Algorithm, Ask, Device, Node, Replies, State
 from palmette.protocol.definition import check_method, check_tree
 from palmette.task import Task
 from palmette.values import whole
 
 _GOOD = Link()
-LINK = "link"  # how the names begin of what codecs of links remember
-ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
 
 
 class Looked(NamedTuple):
@@ -48,7 +47,7 @@ class Looked(NamedTuple):
     seconds: float = 0.0
 
 
-class Simulation:
+class Simulation(Models):
     """One algorithm on one population, round after round.
 
     Args:
@@ -351,140 +350,14 @@ class Simulation:
 
     def state(self, since: int = 0) -> dict[str, Tensor | Pieces]:
         """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all."""
-        traffic = [list(row.values()) for row in self.ledger.rows() if row["round"] >= since]
-        tensors: dict[str, Tensor | Pieces] = {
-            "ledger": torch.tensor(traffic, dtype=torch.int64).reshape(-1, len(COLUMNS)),
-            "record": self.record.since(since),
-            "progress": torch.tensor([self.round, self.device_steps, since]),
-        }
-        for name, store in self.kept.items():
-            ids = store.changed(since)
-            tensors |= {f"ids/{name}": ids, f"last/{name}": store.last[ids]}
-            tensors |= {f"rows/{name}/{kind}": store.written(kind, ids) for kind in store.initial}
-        for tier, counter in enumerate(self.counters):
-            counts = counter.table[1:]  # exchanges within a round are over
-            tensors[f"counts/{tier}"] = counts if bool(counts.any()) else counts[:, :0]
-        return tensors
+        return state(self, since)
 
     def restore(self, tensors: Mapping[str, Any]) -> None:
         """Go on from a state: the next rounds come out as if there had been no stop.
 
         A state since the first round is whole. One since a later round is what changed after the one that was restored last.
         """
-        self.round, self.device_steps, since = tensors["progress"].tolist()
-        if since == 0:
-            self.ledger = Ledger()
-            for store in self.kept.values():
-                store.forget()
-        for name in (key.removeprefix("last/") for key in tensors if key.startswith("last/")):
-            prefix = f"rows/{name}/"
-            rows = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}
-            store = self.kept.get(name) or self._link_store(name, rows)
-            store.restore(tensors[f"ids/{name}"], tensors[f"last/{name}"], rows)
-        for tier, counter in enumerate(self.counters):
-            given = tensors[f"counts/{tier}"]
-            counter.table[1:] = given if given.shape[1] else 0
-        added = Ledger.of(dict(zip(COLUMNS, row, strict=True)) for row in tensors["ledger"].tolist())
-        self.ledger.entries |= added.entries
-        self.record.restore(tensors["record"], since)
-
-    def _link_store(self, name: str, rows: Mapping[str, Any]) -> Store:
-        """Make room for what the codecs of a link remembered when a state was kept."""
-        _, tier, key = name.split("/", 2)
-        return self.memories[int(tier)].add(
-            key, {kind: torch.zeros(like.shape[1:], dtype=like.dtype) for kind, like in rows.items()}
-        )
-
-    # -- models --------------------------------------------------------------------------------------------------------
-
-    @property
-    def kinds(self) -> dict[ModelKind, int]:
-        """The kinds of models there are, from the devices up, each with the tier in `tree` that has them."""
-        made, top = self.algorithm.models, self.tree.top
-        tiers = {model_kind(tier, top): tier for tier in range(top + 1) if tier in (0, top) or self._has_models(tier)}
-        return {kind: tier for kind, tier in tiers.items() if ("TM" if kind.startswith("TM") else kind) in made}
-
-    def _has_models(self, tier: int) -> bool:
-        return "model" in self.stores[tier].initial
-
-    def model(self) -> Tensor:
-        """Return the global model as a flat row."""
-        return self.stores[-1].read(torch.zeros(1, dtype=torch.int64))["model"][0]
-
-    def team_models(self, tier: int = 1) -> Tensor | None:
-        """Return the models of an inner tier ``(nodes, d)``, or ``None`` when its nodes have none of their own."""
-        if not 0 < tier < self.tree.top or not self._has_models(tier):
-            return None
-        return self.models_of(tier, torch.arange(self.tree.size(tier)))
-
-    def models_of(self, tier: int, ids: Tensor) -> Tensor:
-        """Return the models of some nodes above the devices; a node without one has its parent's."""
-        store = self.stores[tier]
-        if tier == self.tree.top:
-            return self.model().expand(len(ids), -1)
-        without = torch.ones(len(ids), dtype=torch.bool)
-        if "model" in store.initial:
-            without = store.last[ids] < 0
-            if not bool(without.any()):
-                return store.read(ids)["model"]
-        above = torch.from_numpy(self.tree.parents[tier])[ids]
-        if bool(without.all()):
-            return self.models_of(tier + 1, above)
-        rows = store.read(ids)["model"]
-        rows[without.to(rows.device)] = self.models_of(tier + 1, above[without])
-        return rows
-
-    def device_models(self, ids: Tensor) -> Tensor:
-        """Return the personal models of some devices; those without one adapt their parent's."""
-        return self.personal(ids)[0]["model"]
-
-    def personal(self, ids: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return the rows that some devices predict with, by name, and their own running statistics where they keep some.
-
-        Rows besides ``model`` are there where the algorithm has a way of its own to predict.
-        """
-        store = self.stores[0]
-        with one_thread_inside(), torch.no_grad():
-            state, running = store.read(ids), self.running(ids)
-            names = rules.Visible(state, store.initial) if self.predicts else ()
-            rows = {name: state[name] for name in names}
-            without = torch.ones(len(ids), dtype=torch.bool)
-            rows["model"] = self.model().new_empty((len(ids), self.learner.width))
-            if "model" in store.initial:
-                without = store.last[ids] < 0
-                rows["model"] = state["model"]
-            if bool(without.any()):
-                place = without.to(rows["model"].device)
-                made, moved = self._adapted(ids[without], {name: state[name][place] for name in store.initial})
-                for name, value in made.items():
-                    if name in rows:
-                        rows[name][place] = value
-                if running is not None and moved is not None:
-                    running[place] = moved
-        return rows, running
-
-    def _adapted(self, ids: Tensor, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return what devices without a model make of their parents', and their running statistics after it."""
-        # Most devices of a block have one parent, whose model is read once.
-        above, place = torch.from_numpy(self.tree.parents[0])[ids].unique(return_inverse=True)
-        parents = self.models_of(1, above)
-        parents = parents.index_select(0, place.to(parents.device))
-        device = self._device(ids, torch.full_like(ids, ASIDE), rows)
-        made = rules.adapt(self.algorithm, device, parents, rows, self.stores[0].initial)
-        self.adapt_steps += device.device_steps
-        if (out := self.population.unseen) is not None:
-            self.unseen_steps += int(device.taken[out[ids].numpy()].sum())
-        return made, device.kept.get("running")
-
-    @property
-    def predicts(self) -> bool:
-        """Whether the algorithm has a way of its own to predict from what a device keeps."""
-        return type(self.algorithm).predict is not Algorithm.predict
-
-    def running(self, ids: Tensor) -> Tensor | None:
-        """Return some devices' own running statistics, where devices keep some."""
-        name = f"{rules.HIDDEN}running"
-        return self.stores[0].read(ids)[name] if name in self.stores[0].initial else None
+        restore(self, tensors)
 
 
 def _begin_thread() -> None:

@@ -11,7 +11,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from palmette.engines.simulate import LINK, Simulation
+from palmette.engines.simulate import Simulation
+from palmette.engines.state import LINK
 from palmette.errors import BadInput
 from palmette.links.record import REASONS
 from palmette.protocol import Algorithm

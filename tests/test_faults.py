@@ -223,3 +223,26 @@ def test_chances_have_their_rates_and_do_not_follow_each_other() -> None:
     share = Counter(REASONS[reason] for reason in record[:, 4].tolist())
     assert share["lost"] / 2000 == pytest.approx(0.3, abs=0.04)
     assert share["late"] / 2000 == pytest.approx(0.2 * 0.7, abs=0.03)
+
+
+def test_replies_that_come_twice_are_counted_and_change_nothing() -> None:
+    people, twice = regression("8"), {0: Link(faults=Faults(repeated=0.5))}
+    simulation = simulate(FedAvg(local_steps=1), people, 5, links=twice)
+    assert 5 < simulation.ledger.totals()[1].repeated < 35
+    assert torch.equal(simulation.model(), simulate(FedAvg(local_steps=1), people, 5).model())
+    assert len(simulation.record.table()) == 0
+
+
+def test_a_damaged_reply_is_told_by_its_checksum_on_separate_nodes() -> None:
+    people = regression("4")
+    with Separate(_untrained(FedAvg(local_steps=1), people)) as federation:
+        child = federation.machines[0][2]
+        good = child.parent.put
+        broken = lambda mail: good((mail[0], mail[1][:-1] + b"?"))  # noqa: E731
+        child.parent = type("Broken", (), {"put": staticmethod(broken)})()  # type: ignore[assignment]
+        federation.step()
+        child.parent = federation.server.returns
+        federation.step()
+    assert federation.server.ledger.entries[0, 1].missing == {"corrupt": 1}
+    assert federation.server.ledger.entries[1, 1].missing == {}
+    assert child.took_part

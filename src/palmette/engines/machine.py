@@ -269,7 +269,11 @@ class Machine:
             sender, data = mail
             if isinstance(data, BaseException):
                 raise data
-            reply = decode(data)
+            try:
+                reply = decode(data)
+            except WireError:
+                arrived.setdefault(sender, CORRUPT)
+                continue
             mine = (reply.round, reply.path) == (envelope.round, envelope.path) and reply.kind in (kind, "error")
             if mine and sender not in arrived:
                 arrived[sender] = self._befallen(sender, data, reply, fates.get(sender, 0))

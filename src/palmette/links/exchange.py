@@ -7,6 +7,7 @@ business: the simulator computes the replies at once, a real node sends bytes an
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
     exchanges = torch.from_numpy(number.numpy()[here.numpy()])
     parcel = Parcel(ids, exchanges, ask.message, here, there, node, office)
     reduction = Reduction(node, ask, weights, asked, there, link.aggregate)
-    tally = _Tally(parcel, closely=reason is not None or office.clocked or ask.apart)
+    tally = _Tally(parcel, timed=office.clocked or ask.apart)
     if ids.shape[0]:
         for positions, arrival in transport(parcel):
             reduction.add(positions, arrival.body, arrival.entered)
@@ -69,7 +70,7 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
         begun = len(node) if asking is None else int(asking.sum())
         down = tally.bytes_down + _sent_in_vain(parcel, asked, there, number) if link.encodes else None
         traffic.add(begun, _sent(ask.message, parents, asked) if down is None else down, tally.bytes_up)
-    if reason is not None:
+    if reason is not None or tally.missing:
         _write_down(parcel, tally, traffic, number, asked, reason)
     if office.clocked or ask.apart:
         _pass_time(parcel, ask, tally, traffic, asking, asked)
@@ -78,32 +79,40 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
 
 
 class _Tally:
-    """What came back in an exchange, child by child where anybody looks at that."""
+    """What came back in an exchange: bytes and, child by child, why a reply did not enter and when one came."""
 
-    def __init__(self, parcel: Parcel, *, closely: bool) -> None:
+    def __init__(self, parcel: Parcel, *, timed: bool) -> None:
         self.bytes_up = self.bytes_down = 0
-        self._closely = closely
-        if closely:
-            self.reason = torch.zeros(parcel.ids.shape[0], dtype=torch.int8)
+        self.missing = False
+        self._count, self._timed = parcel.ids.shape[0], timed
+        if timed:
             self.ended, self.at = parcel.begin.clone(), parcel.begin.clone()
+
+    @cached_property
+    def reason(self) -> Tensor:
+        """For each child a place in `REASONS`."""
+        return torch.zeros(self._count, dtype=torch.int8)
 
     def add(self, positions: Positions, arrival: Arrival) -> None:
         """Count what came back from the children at ``positions``."""
         self.bytes_up += arrival.bytes_up
         self.bytes_down += arrival.bytes_down or 0
-        if not self._closely:
-            return
         if arrival.reason is not None:
             self.reason[positions] = arrival.reason
-        if arrival.ended is not None and arrival.at is not None:
+            self.missing = True
+        if self._timed and arrival.ended is not None and arrival.at is not None:
             self.ended[positions], self.at[positions] = arrival.ended, arrival.at
 
 
-def _write_down(parcel: Parcel, tally: _Tally, traffic: Traffic, number: Tensor, asked: Tensor, absent: Tensor) -> None:
+def _write_down(
+    parcel: Parcel, tally: _Tally, traffic: Traffic, number: Tensor, asked: Tensor, absent: Tensor | None
+) -> None:
     """Count those whose replies did not enter, and write down who they are."""
     node, office = parcel.node, parcel.office
-    reason = absent.clone()
-    reason[absent == 0] = tally.reason
+    reason = tally.reason
+    if absent is not None:
+        reason = absent.clone()
+        reason[absent == 0] = tally.reason
     if bool(reason.any()):
         traffic.miss(torch.bincount(reason.to(torch.int64), minlength=len(REASONS)).tolist())
         gone = reason > 0

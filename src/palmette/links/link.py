@@ -109,9 +109,10 @@ class Link:
 
     @property
     def certain(self) -> bool:
-        """Whether everybody that is asked answers, and every reply enters."""
+        """Whether everybody that is asked answers, and every reply enters, once."""
         faults = self.faults
-        return not (self.loss or self.absences is not None or faults.away is not None or faults.drops)
+        silent = self.loss or self.absences is not None or faults.away is not None
+        return not (silent or faults.drops or faults.repeated)
 
     def absent(self, node: Node, exchange: Tensor, asked: Tensor, time: Tensor) -> Tensor:
         """Return why some of the asked children do not answer, before anybody works: places in `REASONS`, 0 for those that do.

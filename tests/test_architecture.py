@@ -10,8 +10,9 @@ import palmette
 PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
-    ("errors",),
-    ("address", "files", "values"),
+    ("visible",),
+    ("errors", "terminal"),
+    ("address", "files", "values", "screen"),
     ("imports",),
     ("track",),
     ("tree",),

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+from palmette.visible import visible
+
 _DOUBT = 0.1  # a name that is less like a word than another, by so much, is not meant
 
 
 class PalmetteError(Exception):
     """The base of all errors that Palmette raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message; it may repeat names of anybody's, so what would act on a terminal is shown."""
+        return visible(super().__str__(), lines=True)
+
+
+class PalmetteWarning(UserWarning):
+    """What Palmette warns of: the training goes on, and something in it may not be as expected."""
+
+    def __str__(self) -> str:
+        """Return the message, as that of a `PalmetteError`."""
+        return visible(super().__str__(), lines=True)
 
 
 class BadInput(PalmetteError, ValueError):  # noqa: N818 - reads as what it is

@@ -12,12 +12,12 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.bench.jobs import PARTS
 from palmette.bench.run import Benchmark
 from palmette.report import style
 from palmette.report.picture import save
+from palmette.screen import Text
 from palmette.values import size
 
 _LIMITS = ("core", "sgemm", "limit", "limit-chunked")

@@ -14,7 +14,7 @@ from palmette.cli.bench import bench
 from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
-from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.failures import OneLineGroup, one_line_errors, print_json
 from palmette.cli.figure import figure
 from palmette.cli.new import new
 from palmette.cli.out import adapt, export, predict
@@ -22,6 +22,7 @@ from palmette.cli.page import report, watch
 from palmette.cli.reproduce import reproduce
 from palmette.cli.sweep import sweep
 from palmette.cli.verify import verify
+from palmette.terminal import say, tell
 
 if TYPE_CHECKING:
     from palmette.runs import Result
@@ -57,7 +58,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"palmette {version('palmette')}")
+        tell(f"palmette {version('palmette')}")
         raise typer.Exit
 
 
@@ -242,9 +243,9 @@ def list_(
         if json:
             print_json(told)
             return
-        from rich.console import Console
+        from palmette.screen import Screen
 
-        Console(highlight=False).print(picture(topic.value, told) if isinstance(told, list) else details(told))
+        Screen().print(picture(topic.value, told) if isinstance(told, list) else details(told))
 
 
 @app.command()
@@ -258,7 +259,7 @@ def demo(quiet: options.Quiet = False) -> None:
     [bold]Example:[/bold]  palmette demo
     """
     with one_line_errors():
-        typer.echo("Which method for which population? Eight methods learn on four small ones.")
+        tell("Which method for which population? Eight methods learn on four small ones.")
         from palmette.cli.demo import run_demo
 
         run_demo(quiet=quiet)
@@ -294,11 +295,10 @@ def _show(result: Result, *, json: bool, teams: bool = False) -> None:
     if json:
         print_json(result.summary())
         return
-    from rich.console import Console
-
     from palmette.report.tables import run_report
+    from palmette.screen import Screen
 
-    Console(highlight=False).print(run_report(result, teams=teams))
+    Screen().print(run_report(result, teams=teams))
 
 
 def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -> None:
@@ -319,11 +319,10 @@ def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -
     if json:
         print_json([*(result.line() for result in results), *others])
         return
-    from rich.console import Console
-
     from palmette.report.tables import runs_table, studies_table
+    from palmette.screen import Screen
 
-    screen = Console(highlight=False)
+    screen = Screen()
     if results or not others:
         screen.print(runs_table(results, base))
     if others:

@@ -10,7 +10,6 @@ from typing import Any
 
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.algorithms.installed import clashes, installed
-from palmette.cli.failures import say
 from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, settings_of, table_keys, takes_any
 from palmette.datasets import DATASETS, dataset_of
 from palmette.errors import BadInput
@@ -25,6 +24,7 @@ from palmette.tables import is_own
 from palmette.tables.given import HUB
 from palmette.task import own as own_model
 from palmette.task.making import check_name
+from palmette.terminal import say
 from palmette.values import one_line, shown
 
 

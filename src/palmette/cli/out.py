@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import one_line_errors, print_json, say
+from palmette.cli.failures import one_line_errors, print_json
+from palmette.terminal import hand_over, say, tell
+from palmette.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -69,9 +71,9 @@ def predict(
         elif out is None:
             sink = pa.BufferOutputStream()
             write_csv(found.table, sink)
-            typer.echo(sink.getvalue().to_pybytes().decode(), nl=False)
+            hand_over(sink.getvalue().to_pybytes().decode())
         else:
-            typer.echo(f"{found.table.num_rows:,} predictions in {out}")
+            tell(f"{found.table.num_rows:,} predictions in {out}")
 
 
 def adapt(
@@ -105,11 +107,11 @@ def adapt(
         if json:
             print_json({"devices": found.devices, "files": list(map(str, written)), "notes": found.notes})
             return
-        from rich.console import Console
+        from palmette.screen import Screen
 
-        Console(highlight=False).print(_devices(found.devices))
+        Screen().print(_devices(found.devices))
         if out is not None:
-            typer.echo(f"{len(written)} models in {out}")
+            tell(f"{len(written)} models in {out}")
         else:
             say("the models were not kept; give a folder for them with --out")
 
@@ -141,7 +143,7 @@ def export(
         if json:
             print_json({"files": list(map(str, written))})
             return
-        typer.echo(f"{written[0]}" if len(written) == 1 else f"{len(written)} models in {out}")
+        tell(f"{written[0]}" if len(written) == 1 else f"{len(written)} models in {out}")
 
 
 def _devices(entries: list[dict[str, Any]]) -> RenderableType:
@@ -149,7 +151,8 @@ def _devices(entries: list[dict[str, Any]]) -> RenderableType:
     from rich import box
     from rich.console import Group
     from rich.table import Table as Grid
-    from rich.text import Text
+
+    from palmette.screen import Text
 
     metric = next((name for one in entries for name in one["after"] if name != "loss"), "loss")
     table = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -157,6 +160,8 @@ def _devices(entries: list[dict[str, Any]]) -> RenderableType:
         table.add_column(name, justify="left" if name in ("device", "from") else "right", overflow="fold")
     for one in entries[:40]:
         before, after = (f"{one[when][metric]:.3f}" if metric in one[when] else "-" for when in ("before", "after"))
-        table.add_row(Text(one["device"]), Text(one["from"]), str(one["train"] + one["test"]), before, after)
+        table.add_row(
+            Text(visible(one["device"])), Text(visible(one["from"])), str(one["train"] + one["test"]), before, after
+        )
     rest = [Text(f"and {len(entries) - 40} more devices; --json lists all")] if len(entries) > 40 else []
     return Group(table, *rest)

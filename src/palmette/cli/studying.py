@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from palmette.cli.failures import FAILED, Stopped, print_json, say
+from palmette.cli.failures import FAILED, Stopped, print_json
 from palmette.errors import PalmetteError
 from palmette.report.picture import check_file, check_picture
 from palmette.runs import Interrupted
@@ -16,6 +16,7 @@ from palmette.runs.folder import claimed
 from palmette.studies.conduct import conduct, go_on
 from palmette.studies.plan import Arm, Plan
 from palmette.studies.study import Study
+from palmette.terminal import say
 from palmette.values import whole
 
 
@@ -120,11 +121,10 @@ def show_study(study: Study, *, json: bool) -> None:
 
         show_demo(study)
         return
-    from rich.console import Console
-
     from palmette.report.study_tables import study_report
+    from palmette.screen import Screen
 
-    screen = Console(highlight=False)
+    screen = Screen()
     screen.print(study_report(study.summary(), str(study.folder), width=screen.width))
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palmette import address
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.tree import Tree
 from palmette.values import Array, fraction, whole
 
@@ -238,7 +238,7 @@ def _check_counts(tree: Tree, total: Tensor, train: Tensor, limit: int | None) -
     if bool(untested.any()):
         name = tree.name(0, int(untested.long().argmax()))
         message = f"device {name!r} has no test samples ({int(untested.sum())} of {tree.devices} devices have none)"
-        warnings.warn(message, UserWarning, stacklevel=5)
+        warnings.warn(message, PalmetteWarning, stacklevel=5)
 
 
 def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, float] | None) -> None:

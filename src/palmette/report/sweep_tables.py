@@ -12,9 +12,9 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.report.sheets import is_share, number, with_spread
+from palmette.screen import Text
 
 _MAPS = 6  # heat maps that are shown
 _WIDEST = 8  # columns of a heat map that fits a terminal

@@ -11,7 +11,6 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.algorithms import algorithm
 from palmette.protocol import ModelKind, model_kind
@@ -21,6 +20,8 @@ from palmette.runs import Result
 from palmette.runs.folder import CONFIG
 from palmette.runs.metrics import TRAINED
 from palmette.runs.wording import model_style as model_style
+from palmette.screen import Text
+from palmette.visible import visible
 
 _TEAMS = 12  # teams listed by name
 
@@ -107,7 +108,7 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
     for result in results:
         config = result.config
         table.add_row(
-            Text(str(result.folder.relative_to(base))),
+            Text(visible(str(result.folder.relative_to(base)))),
             Text(f"{config.title} on {config.data.title}"),
             f"{result.rounds_done}/{config.rounds}",
             *(_score(result, kind) for kind in kinds),
@@ -196,7 +197,7 @@ def teams_table(result: Result) -> Table | None:
     for kind in result.kinds:
         table.add_column(kind, justify="right")
     for name in names[:_TEAMS]:
-        table.add_row(Text(name), *(words.share(values[kind][name]) for kind in result.kinds))
+        table.add_row(Text(visible(name)), *(words.share(values[kind][name]) for kind in result.kinds))
     if len(names) > _TEAMS:
         table.add_row(f"and {len(names) - _TEAMS} more", *("" for _ in result.kinds))
     return table

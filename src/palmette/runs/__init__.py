@@ -14,7 +14,7 @@ from torch import nn
 from palmette.algorithms import check_name, kind_of, source_of
 from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput, Diverged, nearest
+from palmette.errors import BadInput, Diverged, PalmetteWarning, nearest
 from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm
@@ -321,6 +321,7 @@ def _prepared_again(
         warnings.warn(
             f"the run in {path} began with the backend {took}, which cannot run here, and goes on with {now}: its last bits "
             "may differ from those of a run that was never stopped",
+            PalmetteWarning,
             stacklevel=3,
         )
     return simulation
@@ -369,6 +370,7 @@ def _same(
         warnings.warn(
             f"the run in {folder.path} is finished and only read: engine.keep_state = {config.engine.keep_state} changes "
             "nothing there",
+            PalmetteWarning,
             stacklevel=4,
         )
     return Result(folder.path)
@@ -394,14 +396,18 @@ def _warn_of_versions(config: RunConfig) -> None:
         f"{name} {value} (here {now.get(name)})" for name, value in config.versions.items() if now.get(name) != value
     ]
     if other:
-        warnings.warn(f"this config was made with {', '.join(other)}: the last bits may differ", stacklevel=4)
+        warnings.warn(
+            f"this config was made with {', '.join(other)}: the last bits may differ", PalmetteWarning, stacklevel=4
+        )
 
 
 def _warn_of_objects(config: RunConfig, resolved: RunConfig) -> None:
     for role, given in config.given.items():
         now = resolved.given.get(role)
         if given.hash and (now is None or now.hash != given.hash):
-            warnings.warn(f"the {role} is not the one this config was made with ({given.object})", stacklevel=4)
+            warnings.warn(
+                f"the {role} is not the one this config was made with ({given.object})", PalmetteWarning, stacklevel=4
+            )
 
 
 @contextmanager
@@ -484,7 +490,9 @@ def prepare(
     method.check(people.tree.flat() if method.flat else people.tree)  # what nodes keep is only defined on such trees
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
-        warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)
+        warnings.warn(
+            f"{method.name} knows no teams: of participation, only devices applies to it", PalmetteWarning, stacklevel=3
+        )
     return Simulation(
         method,
         people,

@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 from safetensors import safe_open
 from torch import Tensor
 
-from palmette.errors import BadInput, PalmetteError
+from palmette.errors import BadInput, PalmetteError, PalmetteWarning
 from palmette.runs import tensors as sheets
+from palmette.visible import visible
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""
@@ -126,17 +127,17 @@ class Files:
         self.write_json(name, {"checksum": _checksum_of(content), **content})
 
     def log(self, line: str) -> None:
-        """Append a line to the run's log."""
+        """Append a line to the run's log, which people read with ``cat``."""
         try:
             with open(self.path / LOG, "a", encoding="utf-8", opener=no_link) as file:
-                file.write(line + "\n")
+                file.write(visible(line) + "\n")
         except OSError as error:
             raise PalmetteError(f"cannot write {self.path / LOG}: {error.strerror}") from None
 
     def warn(self, text: str) -> None:
         """Say something aloud and in the run's log."""
         self.log(f"warning: {text}")
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, PalmetteWarning, stacklevel=3)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 

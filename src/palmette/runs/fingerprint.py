@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.learner import kernel
 from palmette.population import Population
 from palmette.runs.config import RunConfig, own_version
@@ -137,6 +137,7 @@ def recognised(folder: Folder, mine: Fingerprint) -> Fingerprint:
         warnings.warn(
             f"the run in {folder.path} began with {', '.join(other)}: its last bits may differ from those of a run that "
             "was never stopped",
+            PalmetteWarning,
             stacklevel=2,
         )
     return began

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, PalmetteWarning, nearest
 from palmette.learner import Batch
 from palmette.population import Encoding
 from palmette.protocol import Algorithm, ModelKind
@@ -123,7 +123,11 @@ class Models(ABC):
         else:
             model = self.config.model
             if changed := self.config.changed_model():
-                warnings.warn(f"{changed} when this run was made: what the model computes may differ", stacklevel=3)
+                warnings.warn(
+                    f"{changed} when this run was made: what the model computes may differ",
+                    PalmetteWarning,
+                    stacklevel=3,
+                )
             words = None if self.encoding is None else self.encoding.words
             made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
             made = made.to(next(iter(values.values())).dtype)
@@ -172,7 +176,9 @@ class Models(ABC):
         with safe_open(self.folder / ROWS, framework="pt") as file:
             rows = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
         if method is None and (changed := self.config.changed_code()):
-            warnings.warn(f"{changed} when this run was made: what it predicts may differ", stacklevel=3)
+            warnings.warn(
+                f"{changed} when this run was made: what it predicts may differ", PalmetteWarning, stacklevel=3
+            )
         dtype, algorithm = rows["model"].dtype, method or self.config.method()
         # The module comes with its layers in the modes they trained in, which say what a row holds.
         task = make_task(module, (), None, loss="squared", **self.config.model.about)

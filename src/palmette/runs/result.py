@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, PalmetteWarning, nearest
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import (
@@ -42,6 +42,7 @@ from palmette.runs.models import Models
 from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.runs.reading import make_config, read_config
 from palmette.runs.wording import number
+from palmette.visible import visible
 
 
 class Result(Models):
@@ -104,7 +105,8 @@ class Result(Models):
         )
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
         who = " of a sample of the devices" if self.on == self.curve_on and self.sampled else ""
-        return f"{head}\n  test {self.lead}{who}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+        told = f"{head}\n  test {self.lead}{who}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+        return visible(told, lines=True)
 
     def _repr_html_(self) -> str:
         """Return the run as a notebook shows it: every kind of model, what was sent, and where it lies."""
@@ -384,5 +386,5 @@ def load(folder: str | Path) -> Result:
     if not result.finished:
         going = "is still running" if result.running else f"is not finished; go on with 'palmette resume {folder}'"
         done = f"{result.rounds_done} of {result.config.rounds} rounds"
-        warnings.warn(f"the run in {folder} {going}. These are its numbers after {done}", stacklevel=2)
+        warnings.warn(f"the run in {folder} {going}. These are its numbers after {done}", PalmetteWarning, stacklevel=2)
     return result

@@ -20,6 +20,7 @@ from palmette.runs.folder import CONFIG, Folder
 from palmette.runs.metrics import SCHEMA
 from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.studies.plan import OUTCOMES, Arm, Plan, read_plan
+from palmette.visible import visible
 
 _COLUMNS = pa.schema([("method", pa.string()), ("seed", pa.int64()), *SCHEMA])
 
@@ -72,7 +73,7 @@ class Rows:
 
     def __repr__(self) -> str:
         methods = ", ".join(self.table["method"].unique().to_pylist())
-        return f"{len(self)} rows of {methods or 'no method'}; columns {', '.join(self.table.column_names)}"
+        return visible(f"{len(self)} rows of {methods or 'no method'}; columns {', '.join(self.table.column_names)}")
 
 
 def _last(table: pa.Table) -> pa.Array:
@@ -109,7 +110,7 @@ class Study:
         head = f"Study ({plan.kind}) of {', '.join(arm.name for arm in self.methods)}: seeds {list(plan.seeds)}"
         done = sum(1 for _ in self.results())
         state = "finished" if self.finished else "not finished"
-        return f"{head}\n  {done} runs, {state}; in {self.folder}"
+        return visible(f"{head}\n  {done} runs, {state}; in {self.folder}", lines=True)
 
     def _repr_html_(self) -> str:
         """Return the study as a notebook shows it: the tables that ``palmette show`` prints, and where it lies."""

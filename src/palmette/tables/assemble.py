@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.population import Encoding, Population, packing
 from palmette.population.population import check_affine
 from palmette.population.unseen import keep_out
@@ -66,7 +66,7 @@ def assemble(
     )
     packing.refuse_large(tree, packed.x, packed.start, affine)
     for warning in findings.warnings:
-        warnings.warn(f"{source}: {warning}", stacklevel=3)
+        warnings.warn(f"{source}: {warning}", PalmetteWarning, stacklevel=3)
     return Population(
         tree,
         *packed[:4],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from palmette import values
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.population import Encoding, Population
 from palmette.population.packing import arrange
 from palmette.population.recipe import Recipe
@@ -101,7 +101,9 @@ def read_table(
     made, _ = pack(table, found, seed, into)
     found.findings.refuse(table.name)
     for note in (*found.findings.notes, *map(str, found.findings.warnings)):
-        warnings.warn(f"{table.name}: {note}".replace(f"{table.name}: {table.name}", table.name), stacklevel=2)
+        warnings.warn(
+            f"{table.name}: {note}".replace(f"{table.name}: {table.name}", table.name), PalmetteWarning, stacklevel=2
+        )
     return made
 
 

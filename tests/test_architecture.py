@@ -10,9 +10,9 @@ import palmette
 PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
-    ("visible",),
-    ("errors", "terminal"),
-    ("address", "files", "values", "screen"),
+    ("guards",),
+    ("errors",),
+    ("address", "files", "values"),
     ("imports",),
     ("track",),
     ("tree",),

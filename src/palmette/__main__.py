@@ -51,7 +51,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, interrupts)
     signal.signal(signal.SIGALRM, interrupts)
     try:
-        from palmette.terminal import guard
+        from palmette.guards.terminal import guard
 
         guard()  # for good: a bug's traceback is written when all else has ended
         from palmette.cli.app import app

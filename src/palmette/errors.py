@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
-from palmette.visible import visible
+from palmette.guards.visible import visible
 
 _DOUBT = 0.1  # a name that is less like a word than another, by so much, is not meant
 

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from palmette.bench.jobs import PARTS
 from palmette.bench.run import Benchmark
+from palmette.guards.screen import Text
 from palmette.report import style
 from palmette.report.picture import save
-from palmette.screen import Text
 from palmette.values import size
 
 _LIMITS = ("core", "sgemm", "limit", "limit-chunked")

@@ -22,7 +22,7 @@ from palmette.cli.page import report, watch
 from palmette.cli.reproduce import reproduce
 from palmette.cli.sweep import sweep
 from palmette.cli.verify import verify
-from palmette.terminal import say, tell
+from palmette.guards.terminal import say, tell
 
 if TYPE_CHECKING:
     from palmette.runs import Result
@@ -243,7 +243,7 @@ def list_(
         if json:
             print_json(told)
             return
-        from palmette.screen import Screen
+        from palmette.guards.screen import Screen
 
         Screen().print(picture(topic.value, told) if isinstance(told, list) else details(told))
 
@@ -295,8 +295,8 @@ def _show(result: Result, *, json: bool, teams: bool = False) -> None:
     if json:
         print_json(result.summary())
         return
+    from palmette.guards.screen import Screen
     from palmette.report.tables import run_report
-    from palmette.screen import Screen
 
     Screen().print(run_report(result, teams=teams))
 
@@ -319,8 +319,8 @@ def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -
     if json:
         print_json([*(result.line() for result in results), *others])
         return
+    from palmette.guards.screen import Screen
     from palmette.report.tables import runs_table, studies_table
-    from palmette.screen import Screen
 
     screen = Screen()
     if results or not others:

@@ -10,7 +10,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
-from palmette.terminal import tell
+from palmette.guards.terminal import tell
 
 
 class Clock(StrEnum):
@@ -71,8 +71,8 @@ def bench(
         from palmette.bench.markdown import markdown as write
         from palmette.bench.show import plot as draw
         from palmette.bench.show import report
+        from palmette.guards.screen import Screen
         from palmette.report.picture import check_file, check_picture
-        from palmette.screen import Screen
 
         if plot is not None:
             check_picture("--plot", plot)

@@ -13,7 +13,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import FAILED, one_line_errors, print_json
-from palmette.terminal import say
+from palmette.guards.terminal import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -111,7 +111,7 @@ def check(
             told |= {} if advised is None else {"suggest": advised.as_dict()}
             print_json({**found.as_dict(), **told})
         else:
-            from palmette.screen import Screen
+            from palmette.guards.screen import Screen
 
             screen = Screen()
             screen.print(_picture(found, measured, advised, screen.width))
@@ -167,7 +167,7 @@ def _picture(found: Check, measured: Measured | None, advised: Suggestion | None
     from rich.console import Group
     from rich.table import Table
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
     from palmette.theory.conditions import down
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -218,7 +218,7 @@ def _verdict(found: Check) -> str:
 
 
 def _advised(advised: Suggestion, width: int) -> list[RenderableType]:
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     if advised.obstacle:
         return [Text("no settings meet the theorem:", "bold"), Text(advised.obstacle)]

@@ -11,7 +11,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import Stopped, one_line_errors, print_json
-from palmette.terminal import say, tell
+from palmette.guards.terminal import say, tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +41,7 @@ def list_(folder: Folder = None, json: options.Json = False) -> None:
         if json:
             print_json(told)
             return
-        from palmette.screen import Screen
+        from palmette.guards.screen import Screen
 
         Screen().print(_picture(told, data_folder(folder)))
 
@@ -161,7 +161,7 @@ def _picture(told: list[dict[str, Any]], folder: Path) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold cyan", no_wrap=True)

@@ -11,7 +11,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors
-from palmette.terminal import say
+from palmette.guards.terminal import say
 
 if TYPE_CHECKING:
     from palmette.studies.plan import Arm

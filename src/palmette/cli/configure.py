@@ -14,6 +14,7 @@ from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_key
 from palmette.datasets import DATASETS, dataset_of
 from palmette.errors import BadInput
 from palmette.files import is_file
+from palmette.guards.terminal import say
 from palmette.learner.place import place
 from palmette.population import PARTITIONS
 from palmette.population.partition import option_names
@@ -24,7 +25,6 @@ from palmette.tables import is_own
 from palmette.tables.given import HUB
 from palmette.task import own as own_model
 from palmette.task.making import check_name
-from palmette.terminal import say
 from palmette.values import one_line, shown
 
 

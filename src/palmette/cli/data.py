@@ -11,7 +11,7 @@ from palmette.cli import options
 from palmette.cli.collection import get, list_
 from palmette.cli.failures import BAD_INPUT, OneLineGroup, one_line_errors, print_json
 from palmette.cli.info import info
-from palmette.terminal import tell
+from palmette.guards.terminal import tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,7 +53,7 @@ def check(source: Source, settings: Set = None, seed: options.Seed = None, json:
         if json:
             print_json(found.as_dict())
         else:
-            from palmette.screen import Screen
+            from palmette.guards.screen import Screen
 
             Screen().print(_picture(found))
         if not found.sound:
@@ -114,7 +114,7 @@ def _picture(found: Check) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)

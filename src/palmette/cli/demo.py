@@ -11,12 +11,12 @@ from rich.table import Table
 
 from palmette.cli.failures import Stopped
 from palmette.errors import PalmetteError
+from palmette.guards.screen import Screen, Text
 from palmette.report.numbers import Comparison
 from palmette.report.tables import methods_table, spread_fits
 from palmette.report.verdict import cost, safe_choice, tally, verdict
 from palmette.runs import Interrupted
 from palmette.runs.folder import claimed
-from palmette.screen import Screen, Text
 from palmette.studies.conduct import conduct
 from palmette.studies.demo import (
     CASES,

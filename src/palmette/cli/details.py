@@ -11,7 +11,7 @@ from rich.table import Table
 
 from palmette.cli.collection import state
 from palmette.cli.reference import shown
-from palmette.screen import Text
+from palmette.guards.screen import Text
 
 _MODELS = {
     "PM": "a model for every device (PM)",

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from palmette.errors import BadInput, PalmetteError
-from palmette.terminal import guarded, say, tell
+from palmette.guards.terminal import guarded, say, tell
 
 try:
     from typer import TyperException

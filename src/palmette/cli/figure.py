@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from palmette.cli.failures import one_line_errors
-from palmette.terminal import say
+from palmette.guards.terminal import say
 
 
 class Kind(StrEnum):

@@ -9,8 +9,8 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
-from palmette.terminal import tell
-from palmette.visible import visible
+from palmette.guards.terminal import tell
+from palmette.guards.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,7 +63,7 @@ def info(
         if json:
             print_json({"name": name, **_origin(name), **about.as_dict(), "picture": str(place) if place else None})
             return
-        from palmette.screen import Screen
+        from palmette.guards.screen import Screen
 
         Screen().print(_table(name, about))
         tell(f"picture  {place}")
@@ -109,7 +109,7 @@ def _table(name: str, about: Description) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
@@ -165,7 +165,7 @@ def _distances(about: Description) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("mean distance")
@@ -196,7 +196,7 @@ def _by_team(about: Description) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     names = about.population.tree.names(1) if len(about.team_sizes) else ["all"]

@@ -12,10 +12,10 @@ from palmette.algorithms import ALGORITHMS
 from palmette.algorithms.installed import clashes, installed
 from palmette.cli.reference import NAMES, entry
 from palmette.errors import BadInput
+from palmette.guards.screen import Text
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
 from palmette.runs.sections import ModelConfig
-from palmette.screen import Text
 
 _LONG = ("settings", "presets", "example", "layers", "made_for")  # of an entry: told of one, not of all
 

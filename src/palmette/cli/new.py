@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from palmette.cli.failures import one_line_errors
-from palmette.terminal import tell
+from palmette.guards.terminal import tell
 
 # Their classes would hide what the method imports.
 _USED = (

@@ -10,8 +10,8 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
-from palmette.terminal import hand_over, say, tell
-from palmette.visible import visible
+from palmette.guards.terminal import hand_over, say, tell
+from palmette.guards.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,7 +107,7 @@ def adapt(
         if json:
             print_json({"devices": found.devices, "files": list(map(str, written)), "notes": found.notes})
             return
-        from palmette.screen import Screen
+        from palmette.guards.screen import Screen
 
         Screen().print(_devices(found.devices))
         if out is not None:
@@ -152,7 +152,7 @@ def _devices(entries: list[dict[str, Any]]) -> RenderableType:
     from rich.console import Group
     from rich.table import Table as Grid
 
-    from palmette.screen import Text
+    from palmette.guards.screen import Text
 
     metric = next((name for one in entries for name in one["after"] if name != "loss"), "loss")
     table = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)

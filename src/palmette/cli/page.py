@@ -9,7 +9,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
-from palmette.terminal import say, tell
+from palmette.guards.terminal import say, tell
 
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or studies.", show_default=False)

@@ -9,7 +9,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
-from palmette.terminal import tell
+from palmette.guards.terminal import tell
 
 
 def reproduce(

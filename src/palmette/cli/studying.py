@@ -10,13 +10,13 @@ import typer
 
 from palmette.cli.failures import FAILED, Stopped, print_json
 from palmette.errors import PalmetteError
+from palmette.guards.terminal import say
 from palmette.report.picture import check_file, check_picture
 from palmette.runs import Interrupted
 from palmette.runs.folder import claimed
 from palmette.studies.conduct import conduct, go_on
 from palmette.studies.plan import Arm, Plan
 from palmette.studies.study import Study
-from palmette.terminal import say
 from palmette.values import whole
 
 
@@ -121,8 +121,8 @@ def show_study(study: Study, *, json: bool) -> None:
 
         show_demo(study)
         return
+    from palmette.guards.screen import Screen
     from palmette.report.study_tables import study_report
-    from palmette.screen import Screen
 
     screen = Screen()
     screen.print(study_report(study.summary(), str(study.folder), width=screen.width))

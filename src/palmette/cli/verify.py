@@ -10,8 +10,8 @@ import typer
 from palmette.cli import options
 from palmette.cli.failures import BAD_INPUT, FAILED, one_line_errors, print_json
 from palmette.errors import BadInput
-from palmette.terminal import say, tell
-from palmette.visible import visible
+from palmette.guards.terminal import say, tell
+from palmette.guards.visible import visible
 
 if TYPE_CHECKING:
     from palmette.runs import Verification

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from palmette import values
 from palmette.errors import BadInput, PalmetteWarning
+from palmette.guards.visible import visible
 from palmette.population import columns, packing
 from palmette.population.encoding import Encoding
 from palmette.population.recipe import Recipe
 from palmette.population.scores import Found
 from palmette.tree import Tree
-from palmette.visible import visible
 
 
 @dataclass(frozen=True, eq=False)

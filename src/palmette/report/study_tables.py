@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
+from palmette.guards.screen import Text
 from palmette.report import words
 from palmette.report.sheets import Sheet, sheets
 from palmette.runs.wording import model_style
-from palmette.screen import Text
 
 _KINDS = ("PM", "TM", "GM")
 _TRIES = 40  # tries that are listed one by one

@@ -13,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
+from palmette.guards.screen import Text
 from palmette.report.sheets import is_share, number, with_spread
-from palmette.screen import Text
 
 _MAPS = 6  # heat maps that are shown
 _WIDEST = 8  # columns of a heat map that fits a terminal

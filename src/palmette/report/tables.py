@@ -13,6 +13,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from palmette.algorithms import algorithm
+from palmette.guards.screen import Text
+from palmette.guards.visible import visible
 from palmette.protocol import ModelKind, model_kind
 from palmette.report import words
 from palmette.report.numbers import Comparison, backend, by_node, seconds, top
@@ -20,8 +22,6 @@ from palmette.runs import Result
 from palmette.runs.folder import CONFIG
 from palmette.runs.metrics import TRAINED
 from palmette.runs.wording import model_style as model_style
-from palmette.screen import Text
-from palmette.visible import visible
 
 _TEAMS = 12  # teams listed by name
 

@@ -22,8 +22,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError, PalmetteWarning
+from palmette.guards.visible import visible
 from palmette.runs import tensors as sheets
-from palmette.visible import visible
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
+from palmette.guards.screen import Screen, Text
 from palmette.protocol import ModelKind
 from palmette.runs import wording
 from palmette.runs.execute import Observer
 from palmette.runs.wording import model_style
-from palmette.screen import Screen, Text
 
 _PAUSE = 1.0  # seconds between two plain lines
 _STOPPING = "stopping after this round; press Ctrl-C again to stop at once"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, PalmetteWarning, nearest
+from palmette.guards.visible import visible
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import (
@@ -42,7 +43,6 @@ from palmette.runs.models import Models
 from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.runs.reading import make_config, read_config
 from palmette.runs.wording import number
-from palmette.visible import visible
 
 
 class Result(Models):

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from palmette.guards.terminal import guard
 from palmette.runs import RunConfig
 from palmette.studies.trials import Outcome, Populations, Told, Trial, run_trial
-from palmette.terminal import guard
 
 _PATIENCE = 10.0  # seconds that a process gets to end
 _PAUSE = 0.1  # seconds between two rounds that are told

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
+from palmette.guards.visible import visible
 from palmette.report.sheets import sheets
 from palmette.runs import Result
 from palmette.runs.files import Files
@@ -20,7 +21,6 @@ from palmette.runs.folder import CONFIG, Folder
 from palmette.runs.metrics import SCHEMA
 from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.studies.plan import OUTCOMES, Arm, Plan, read_plan
-from palmette.visible import visible
 
 _COLUMNS = pa.schema([("method", pa.string()), ("seed", pa.int64()), *SCHEMA])
 

@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from palmette.guards.screen import Screen, Text
 from palmette.runs.progress import draws, errors_console
 from palmette.runs.wording import model_style
-from palmette.screen import Screen, Text
 from palmette.studies.trials import Eyes, Outcome, Trial
 
 _STOPPING = "stopping after the rounds under way; press Ctrl-C again to stop at once"

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput, nearest
+from palmette.guards.visible import visible
 from palmette.tree.planting import Ints, from_factors, from_links, from_mapping, refuse_deep, refuse_huge
 from palmette.tree.segments import segment_mean
 from palmette.values import plain, shown, writable
-from palmette.visible import visible
 
 
 @dataclass(frozen=True, eq=False)

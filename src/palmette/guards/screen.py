@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.style import Style
 
-from palmette.terminal import Guarded
-from palmette.visible import visible
+from palmette.guards.terminal import Guarded
+from palmette.guards.visible import visible
 
 
 class Text(rich.text.Text):

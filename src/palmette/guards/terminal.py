@@ -1,7 +1,7 @@
-"""The one way to standard output and standard error: whatever is written there passes `palmette.visible`.
+"""The one way to standard output and standard error: whatever is written there passes `palmette.guards.visible`.
 
 `guard` puts the check before both streams, also for what does not come from here: warnings, tracebacks, what libraries print.
-So nobody has to think of it. `palmette.screen` is the same for what rich draws.
+So nobody has to think of it. `palmette.guards.screen` is the same for what rich draws.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from palmette.visible import visible
+from palmette.guards.visible import visible
 
 
 class Guarded(io.TextIOBase):

@@ -159,10 +159,12 @@ def resume(
     [bold]Example:[/bold]  palmette resume runs/permfl-digits-1 --rounds 50
     """
     with one_line_errors():
+        from palmette.cli.configure import say_code
         from palmette.cli.progress import follow
         from palmette.errors import BadInput
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
+        from palmette.runs.kept import config_in
         from palmette.studies.plan import is_study
         from palmette.track.tracker import chosen
 
@@ -178,7 +180,10 @@ def resume(
                 raise BadInput("--model is for a single run; put the file of a study's model back")
             continued(folder, json=json, quiet=quiet, track=track or ())
             return
-        if Folder.open(folder).finished and rounds is None:
+        files = Folder.open(folder)
+        if not files.finished or rounds is not None:
+            say_code(folder, config_in(files), algorithm=algorithm, model=model)
+        else:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
         work = partial(go_on, folder, rounds=rounds, method=algorithm, model=model, progress=False, track=trackers)
         result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)

@@ -41,6 +41,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a CSV file. [dim](default: standard output)[/dim]")
     ] = None,
+    trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
     """Predict the label of every row of a table.
@@ -61,7 +62,7 @@ def predict(
 
         if out is not None and out.exists():
             raise BadInput(f"{out} is there already; choose another file or remove it first")
-        found = foresee(run, data, node=node, kind=kind)
+        found = foresee(run, data, node=node, kind=kind, trust=trust)
         for note in found.notes:
             say(note)
         if out is not None:
@@ -85,6 +86,7 @@ def adapt(
     test: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of each device's rows kept to measure its model.")
     ] = 0.25,
+    trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
     """Make personal models for devices that did not train.
@@ -100,7 +102,7 @@ def adapt(
     with one_line_errors():
         from palmette.runs import adapt as make
 
-        found = make(run, data, test=test)
+        found = make(run, data, test=test, trust=trust)
         for note in found.notes:
             say(note)
         written = found.save(out) if out is not None else []
@@ -123,6 +125,7 @@ def export(
     all_: Annotated[bool, typer.Option("--all", help="Write the models of all devices, teams and the server.")] = False,
     kind: Kind = None,
     format_: Annotated[Format, typer.Option("--format", help="How to write them.")] = Format.safetensors,
+    trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
     r"""Write models of a run to files that others can read.
@@ -139,7 +142,7 @@ def export(
 
         if (node is None) != all_:
             raise BadInput("say whose model: --node NAME for one, or --all for every device, team and the server")
-        written = write(run, out, node=node, kind=kind, format=format_.value)
+        written = write(run, out, node=node, kind=kind, format=format_.value, trust=trust)
         if json:
             print_json({"files": list(map(str, written))})
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from palmette.cli.configure import say_code
 from palmette.cli.failures import FAILED, Stopped, print_json
 from palmette.errors import PalmetteError
 from palmette.guards.terminal import say
@@ -15,7 +16,7 @@ from palmette.report.picture import check_file, check_picture
 from palmette.runs import Interrupted
 from palmette.runs.folder import claimed
 from palmette.studies.conduct import conduct, go_on
-from palmette.studies.plan import Arm, Plan
+from palmette.studies.plan import Arm, Plan, read_plan
 from palmette.studies.study import Study
 from palmette.values import whole
 
@@ -93,6 +94,7 @@ def conducted(
 
 def continued(folder: Path, *, json: bool, quiet: bool, track: Sequence[str] = ()) -> None:
     """Go on with a study, and print what came out."""
+    say_code(folder, *(arm.config for arm in read_plan(folder).arms if not arm.runs))
     try:
         study = go_on(folder, shown=not quiet, track=track)
     except (Interrupted, KeyboardInterrupt) as error:

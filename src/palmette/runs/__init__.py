@@ -21,7 +21,7 @@ from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
-from palmette.runs import fingerprint, objects, tracking
+from palmette.runs import fingerprint, kept, objects, tracking
 from palmette.runs.adapting import Adapted as Adapted
 from palmette.runs.adapting import adapt as adapt
 from palmette.runs.config import RunConfig as RunConfig
@@ -267,6 +267,8 @@ def resume(
     A run that is given more rounds ends with the same bytes as one that had them from the start. Where the algorithm plans by
     the number of rounds that cannot be, and is refused.
 
+    The code that the run names is run: that of an algorithm, a model, metrics or data of the user's own.
+
     Args:
         folder: The run's folder.
         rounds: Rounds the run is to have in all, at least as many as it has.
@@ -281,7 +283,7 @@ def resume(
     trackers = chosen(track)
     rounds = None if rounds is None else whole("rounds", rounds, 1)
     files = Folder.open(Path(folder))
-    config = make_config(read_config(files.path / CONFIG))
+    config = kept.config_in(files)
     if isinstance(method, str):
         config, method = _moved(config, method), None
     if isinstance(model, str):
@@ -353,27 +355,27 @@ def _same(
     simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None, track: Trackers
 ) -> Result:
     """Go on with the run in a folder if it is this one; read it when it is finished."""
-    kept = make_config(read_config(folder.path / CONFIG))
+    began = kept.config_in(folder)
     differ = fingerprint.kept_in(folder).differences(fingerprint.fingerprint(simulation, config))
     longer = "" if differ else f"; give it more rounds with 'palmette resume {folder.path} --rounds'"
-    if kept.rounds != config.rounds:
-        differ.append(f"rounds (was {kept.rounds}, is {config.rounds})")
+    if began.rounds != config.rounds:
+        differ.append(f"rounds (was {began.rounds}, is {config.rounds})")
     if differ:
         raise BadInput(
             f"{folder.path} holds another run; what differs: {'; '.join(differ)}. Choose another folder or "
             f"exist = 'overwrite'{longer}"
         )
     if not folder.finished:
-        config = config.model_copy(update={"versions": kept.versions})
+        config = config.model_copy(update={"versions": began.versions})
         return _work(simulation, config, folder, observer, track)
-    if kept.engine.keep_state != config.engine.keep_state:
+    if began.engine.keep_state != config.engine.keep_state:
         warnings.warn(
             f"the run in {folder.path} is finished and only read: engine.keep_state = {config.engine.keep_state} changes "
             "nothing there",
             PalmetteWarning,
             stacklevel=4,
         )
-    return Result(folder.path)
+    return Result(folder.path, trust=True)
 
 
 def _cleared(path: Path) -> Folder:
@@ -381,7 +383,7 @@ def _cleared(path: Path) -> Folder:
     if path.is_symlink():
         raise BadInput(f"{path} is a symbolic link; to overwrite the run there, name its folder itself")
     try:
-        make_config(read_config(path / CONFIG))
+        make_config(read_config(path / CONFIG), kept=True)
     except BadInput as error:
         raise BadInput(f"{path} is not a run of this version and is not overwritten: {error}") from None
     folder = Folder.open(path)
@@ -534,7 +536,7 @@ def _work(
         for store in simulation.stores:
             store.remove()  # what is to be kept is in the checkpoint or in the models
         folder.unlock()
-    result = Result(folder.path)
+    result = Result(folder.path, trust=True)  # its code has just been run
     if tracked is not None:
         tracked.end("finished", tracking.summary_of(result.summary()))
     return result

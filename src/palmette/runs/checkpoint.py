@@ -12,8 +12,8 @@ from torch import Tensor
 
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.guards.parquet import read as read_parquet
 from palmette.protocol import Algorithm
-from palmette.runs.files import read_parquet
 from palmette.runs.metrics import SCHEMA
 
 Span = Literal["estimate", "rounds", "evaluation", "checkpoints", "progress"]

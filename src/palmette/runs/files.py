@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,12 +19,15 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError, PalmetteWarning
+from palmette.guards.parquet import read as read_parquet
+from palmette.guards.texts import from_json
 from palmette.guards.visible import visible
 from palmette.runs import tensors as sheets
+from palmette.values import one_line
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""
@@ -40,15 +44,6 @@ class Damaged(BadInput):
     def __init__(self, text: str, name: str) -> None:
         super().__init__(text)
         self.name = name
-
-
-def read_parquet(data: bytes) -> pa.Table:
-    """Read a table from the bytes of a Parquet file, in this thread alone.
-
-    `pyarrow.parquet.read_table` hands the bytes to threads of Arrow, which may let go of them only when Python has ended; the
-    process then aborts.
-    """
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 class Files:
@@ -153,8 +148,10 @@ class Files:
         """Read what `write_sealed` wrote; another format and a wrong checksum are refused."""
         wrong = f"{self.path / name} is damaged"
         try:
-            content = dict(json.loads(self.read(name)))
+            content = dict(from_json(self.read(name)))
             checksum, version = content.pop("checksum"), content["format"]
+        except BadInput:
+            raise
         except (ValueError, TypeError, KeyError):
             raise Damaged(f"{wrong}: restore it from a copy, or run again in another folder", name) from None
         if checksum == _checksum_of(content) and version != FORMAT:
@@ -168,18 +165,20 @@ class Files:
             )
         return content
 
-    def read_table(self, name: str) -> pa.Table:
-        """Read a table."""
+    def read_table(self, name: str, schema: pa.Schema | None = None) -> pa.Table:
+        """Read a table; one without the columns of a schema is refused."""
         try:
-            return read_parquet(self.read(name))
-        except (OSError, pa.ArrowException) as error:
+            return read_parquet(self.read(name), schema)
+        except pa.ArrowException as error:
             raise BadInput(f"cannot read {self.path / name}: {error}") from None
 
     def read_about(self, name: str) -> dict[str, Any]:
         """Return what is to be known about a file of tensors."""
-        with safe_open(self.path / name, framework="pt") as file:
-            about: dict[str, Any] = json.loads(file.metadata()["about"])
-        return about
+        try:
+            with safe_open(self.path / name, framework="pt") as file:
+                return dict(from_json(file.metadata()["about"].encode()))
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"cannot read {self.path / name}: {one_line(str(error))}") from None
 
     # -- checksums -----------------------------------------------------------------------------------
 
@@ -201,7 +200,9 @@ class Files:
     def facts(self) -> dict[str, dict[str, Any]]:
         """Size and checksum of every file that is listed."""
         facts = self.read_sealed(MANIFEST).get("files")
-        return dict(facts) if isinstance(facts, dict) else {}
+        if not isinstance(facts, dict) or any("/" in name or name in ("", ".", "..") or "\0" in name for name in facts):
+            raise Damaged(f"{self.path / MANIFEST} is damaged: it lists what is no file of this folder", MANIFEST)
+        return dict(facts)
 
     def problem(self, name: str) -> str | None:
         """Return what is wrong with a file of a sealed folder: missing, damaged, not of this run; ``None`` if nothing is."""
@@ -229,13 +230,21 @@ class Files:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link."""
+    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link, and what is no file of bytes."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        opened = os.open(
+            path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666
+        )  # a pipe would wait for ever
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _linked(Path(path)) from None
         raise
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise BadInput(
+            f"{path} is no ordinary file, but a folder, a pipe or a device; a run reads and writes only files"
+        )
+    return opened
 
 
 def _linked(path: Path) -> BadInput:

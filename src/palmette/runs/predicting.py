@@ -48,6 +48,7 @@ def predict(
     node: str | None = None,
     kind: ModelKind | None = None,
     into: nn.Module | None = None,
+    trust: bool = False,
 ) -> Predictions:
     """Predict the label of every row of a table.
 
@@ -60,8 +61,9 @@ def predict(
         node: Predict all rows with the model of this device or team.
         kind: Of which kind that is (``"PM"``, ``"TM"``, ``"GM"``), where nodes share a name.
         into: A module of the same layers, for a run whose model was a module of your own.
+        trust: Whether code that the run names may be run, where ``run`` is a folder; see `palmette.load`.
     """
-    result = run if isinstance(run, Result) else Result(Path(run))
+    result = run if isinstance(run, Result) else Result(Path(run), trust=trust)
     encoding = table_of(result)
     table, nodes, notes = open_table(data), Nodes(result), []
     refuse_columns(table, encoding)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from functools import cached_property
 from pathlib import Path
@@ -15,33 +14,12 @@ from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, PalmetteWarning, nearest
 from palmette.guards.visible import visible
 from palmette.protocol import ModelKind
+from palmette.runs import kept
 from palmette.runs.config import RunConfig
-from palmette.runs.folder import (
-    CONFIG,
-    IDENTITY,
-    METRICS,
-    OUTLINE,
-    POPULATION,
-    PROGRESS,
-    TIMINGS,
-    TRAFFIC,
-    Folder,
-)
-from palmette.runs.metrics import (
-    DISTANCE,
-    HELD_OUT,
-    OWN,
-    POOLED,
-    SAMPLED,
-    SCHEMA,
-    TRAFFIC_SCHEMA,
-    TRAINED,
-    of_sample,
-    traffic_table,
-)
+from palmette.runs.folder import CONFIG, IDENTITY, METRICS, OUTLINE, POPULATION, TIMINGS, TRAFFIC, Folder
+from palmette.runs.metrics import DISTANCE, HELD_OUT, OWN, POOLED, SAMPLED, TRAINED, of_sample
 from palmette.runs.models import Models
 from palmette.runs.notebook import html_page, html_table, to_pandas
-from palmette.runs.reading import make_config, read_config
 from palmette.runs.wording import number
 
 
@@ -61,39 +39,28 @@ class Result(Models):
         outline: What the algorithm's settings came to on this tree, where it tells (`Algorithm.outline`).
         traffic: Exchanges and bytes by round and link.
         timings: Seconds; the only file of a run that differs when it is run again.
+        trusted: Whether code that the config names may be run, to make a model of the user's own again.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, trust: bool = False) -> None:
         folder = Path(folder)
         self._files = files = Folder.open(folder)
-        self.folder, self.finished = folder, files.finished
+        self.folder, self.finished, self.trusted = folder, files.finished, trust
         files.check(
             CONFIG, IDENTITY, METRICS, TRAFFIC, TIMINGS, OUTLINE, POPULATION
         )  # models are checked when they are first read
-        self.config: RunConfig = make_config(read_config(folder / CONFIG))
+        self.config: RunConfig = kept.config_in(files)
         self.outline: dict[str, Any] = {}
         self.timings: dict[str, Any] = {}
-        self.traffic: pa.Table = TRAFFIC_SCHEMA.empty_table()
+        self.metrics: pa.Table
+        self.traffic: pa.Table
         self.ended = ""
         if not self.finished:
-            begun = (folder / PROGRESS).exists()
-            self.metrics: pa.Table = files.read_table(PROGRESS) if begun else SCHEMA.empty_table()
-            so_far = json.loads((self.metrics.schema.metadata or {}).get(b"so far", b"{}"))
-            self.rounds_done, self.ended = so_far.get("round", 0), so_far.get("ended", "")
-            self.traffic = traffic_table(so_far.get("traffic", []))
+            self.metrics, self.traffic, self.rounds_done, self.ended = kept.progress(files, self.config)
             return
-        self.metrics, self.rounds_done = files.read_table(METRICS), self.config.rounds
-        self.traffic = files.read_table(TRAFFIC)
-        try:
-            self.timings = json.loads((folder / TIMINGS).read_text())
-            self.timings["device_steps"], self.timings["device_steps_per_second"]
-        except (OSError, ValueError, KeyError) as error:
-            raise BadInput(f"cannot read {folder / TIMINGS}: {error!r}") from None
-        if (folder / OUTLINE).exists():
-            try:
-                self.outline = dict(json.loads((folder / OUTLINE).read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError) as error:
-                raise BadInput(f"cannot read {folder / OUTLINE}: {error!r}") from None
+        self.metrics, self.rounds_done = kept.history(files, self.config), self.config.rounds
+        self.traffic = kept.sent(files, self.config)
+        self.timings, self.outline = kept.timings(files), kept.outline(files)
 
     def __repr__(self) -> str:
         config = self.config
@@ -148,7 +115,12 @@ class Result(Models):
     @cached_property
     def population(self) -> pa.Table | None:
         """Every node with its parent, samples and labels (`palmette.runs.roll.SCHEMA`); ``None`` in runs of older versions."""
-        return self._files.read_table(POPULATION) if self._files.has(POPULATION) else None
+        return kept.roll(self._files)
+
+    @cached_property
+    def log(self) -> list[str]:
+        """The lines of the run's log."""
+        return kept.log(self._files)
 
     @property
     def running(self) -> bool:
@@ -376,13 +348,18 @@ class Result(Models):
         }
 
 
-def load(folder: str | Path) -> Result:
-    """Read a run from its folder.
+def load(folder: str | Path, *, trust: bool = False) -> Result:
+    """Read a run from its folder; no code is run.
 
     A run that is not finished, because it goes on at this moment or was stopped, comes with a warning and with
     ``finished = False``: its metrics are those so far, and it has no models yet.
+
+    Args:
+        folder: The run's folder.
+        trust: Whether code that the run names may be run when one of its models is asked for: the file or module of a model or
+            an algorithm of your own. Leave it out for what a stranger made.
     """
-    result = Result(folder)
+    result = Result(folder, trust=trust)
     if not result.finished:
         going = "is still running" if result.running else f"is not finished; go on with 'palmette resume {folder}'"
         done = f"{result.rounds_done} of {result.config.rounds} rounds"

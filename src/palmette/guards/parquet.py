@@ -7,7 +7,9 @@ as numbers of a list of texts, and put in their places only where there is room 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 MOST_PAGE = 1 << 28  # bytes of one page; writers make pages of one megabyte
+MOST_BATCH = 1 << 30  # bytes of some rows of a table that is read piece by piece
 _LEAST, _TIMES = 1 << 28, 64  # a table may take 256 MiB, or so many times the bytes of its file
 _ROWS = 1 << 16  # that are read at once
 _DEEP = 8  # structures within structures in the header of a page
@@ -42,12 +45,53 @@ def read(data: bytes, schema: pa.Schema | None = None) -> pa.Table:
             wanted = found.remove_metadata() if schema is None else schema
             _check_columns(found, wanted)
             check(memoryview(data), file.metadata, room, wanted.names)
-        texts = [field.name for field in wanted if pa.types.is_string(field.type)]
+        texts = [field.name for field in wanted if _is_text(field.type)]
         with pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts, pre_buffer=False) as file:
             batches = list(_decoded(file, wanted, room))
     except (pa.ArrowException, OSError) as error:
         raise Unsound(" ".join(str(error).split())) from None
     return pa.Table.from_batches(batches, wanted).replace_schema_metadata(found.metadata)
+
+
+def batches(path: Path, wanted: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """Read columns of a large file, some rows at a time.
+
+    Args:
+        path: The file.
+        wanted: The columns.
+        rows: Rows that are read at once, at most.
+    """
+    texts = [field.name for field in head(path) if _is_text(field.type)]
+    # Without these options Arrow keeps all that it has read of a file in memory.
+    with pq.ParquetFile(path, read_dictionary=texts, pre_buffer=False, buffer_size=1 << 20) as file:
+        schema = pa.schema([_spelled(file.schema_arrow.field(name)) for name in wanted])
+        for batch in file.iter_batches(rows, columns=list(wanted)):
+            if sum(_bytes(batch.column(name)) for name in wanted) > MOST_BATCH:
+                raise Unsound(f"{batch.num_rows:,} of its rows would take more than {MOST_BATCH:,} bytes")
+            columns = [batch.column(field.name).cast(field.type) for field in schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def head(path: Path) -> pa.Schema:
+    """Return the columns of a file whose pages are as large as pages are."""
+    with pq.ParquetFile(path) as file, path.open("rb") as raw:
+        size = path.stat().st_size
+        if file.metadata.num_rows > _ROWS * size:
+            raise Unsound(f"it says that it has {file.metadata.num_rows:,} rows, in {size:,} bytes")
+        with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            check(data, file.metadata)
+        return file.schema_arrow
+
+
+def _spelled(field: pa.Field) -> pa.Field:
+    """Return a column with texts in place of their numbers in a list."""
+    return pa.field(field.name, field.type.value_type) if pa.types.is_dictionary(field.type) else field
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Tell whether values may be of any length, so that one in a list may stand for many."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _check_columns(found: pa.Schema, wanted: pa.Schema) -> None:

@@ -16,17 +16,25 @@ from rich.style import Style
 from palmette.guards.terminal import Guarded
 from palmette.guards.visible import visible
 
+_LONG = 10_000  # letters of one text that are drawn
+
 
 class Text(rich.text.Text):
     """A text with a style; what would act on a terminal is shown from the start, so that its width is known."""
 
     def __init__(self, text: str = "", style: str | Style = "", **options: Any) -> None:
-        super().__init__(visible(text, lines=True), style, **options)
+        super().__init__(_drawn(text), style, **options)
 
     def append(self, text: rich.text.Text | str, style: str | Style | None = None) -> Text:
         """Add a text at the end; see rich."""
-        super().append(visible(text, lines=True) if isinstance(text, str) else text, style)
+        super().append(_drawn(text) if isinstance(text, str) else text, style)
         return self
+
+
+def _drawn(text: str) -> str:
+    """Return a text as it is drawn; of a cell of a million letters, which would take minutes, both ends."""
+    text = text if len(text) <= _LONG else f"{text[: _LONG // 2]} ... {text[-_LONG // 2 :]}"
+    return visible(text, lines=True)
 
 
 class Screen(Console):
@@ -52,7 +60,7 @@ class Screen(Console):
 
     def render_str(self, text: str, **options: Any) -> rich.text.Text:
         """Make a text of a plain string; see rich."""
-        return super().render_str(visible(text, lines=True), **options)
+        return super().render_str(_drawn(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Draw anything; see rich."""

@@ -14,10 +14,10 @@ _PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _CHAIN = re.compile(rf"""(?<![A-Za-z0-9_"'-])(?:{_PART}[ \t]*+\.[ \t]*+){{{_DOTS}}}""")
 
 
-def from_json(data: bytes) -> Any:
-    """Read JSON; what is none, or is nested without end, is a `ValueError`."""
+def from_json(data: bytes, most: int = MOST) -> Any:
+    """Read JSON; what is none, is nested without end, or has more than so many bytes, is a `ValueError`."""
     try:
-        return json.loads(_small(data))
+        return json.loads(_small(data, most))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -33,7 +33,7 @@ def from_toml(data: bytes) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def _small(data: bytes) -> bytes:
-    if len(data) > MOST:
-        raise ValueError(f"it has {len(data):,} bytes, and may have {MOST:,}")
+def _small(data: bytes, most: int = MOST) -> bytes:
+    if len(data) > most:
+        raise ValueError(f"it has {len(data):,} bytes, and may have {most:,}")
     return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -197,7 +198,7 @@ def teams_table(result: Result) -> Table | None:
     for kind in result.kinds:
         table.add_column(kind, justify="right")
     for name in names[:_TEAMS]:
-        table.add_row(Text(visible(name)), *(words.share(values[kind][name]) for kind in result.kinds))
+        table.add_row(Text(visible(name)), *(words.share(values[kind].get(name, math.nan)) for kind in result.kinds))
     if len(names) > _TEAMS:
         table.add_row(f"and {len(names) - _TEAMS} more", *("" for _ in result.kinds))
     return table

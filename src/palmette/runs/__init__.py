@@ -17,6 +17,7 @@ from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteWarning, nearest
 from palmette.learner import Optimiser
 from palmette.population import Population
+from palmette.population.packing import refuse_unusable
 from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
@@ -477,6 +478,7 @@ def prepare(
         path: The folder that the run would have.
     """
     people = config.population() if population is None else _check_population(population)
+    refuse_unusable(people.tree, people.x, people.y, people.start, people.classes)
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)

@@ -27,7 +27,7 @@ from palmette.guards.parquet import read as read_parquet
 from palmette.guards.texts import from_json
 from palmette.guards.visible import visible
 from palmette.runs import tensors as sheets
-from palmette.values import one_line
+from palmette.values import one_line, shown
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""
@@ -156,7 +156,7 @@ class Files:
             raise Damaged(f"{wrong}: restore it from a copy, or run again in another folder", name) from None
         if checksum == _checksum_of(content) and version != FORMAT:
             raise BadInput(
-                f"the run in {self.path} has the folder format {version!r} and this Palmette reads {FORMAT}; use the "
+                f"the run in {self.path} has the folder format {shown(version)} and this Palmette reads {FORMAT}; use the "
                 "version of Palmette that made it, or run it again"
             )
         if checksum != _checksum_of(content):

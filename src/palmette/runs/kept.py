@@ -26,7 +26,7 @@ from palmette.runs.folder import CONFIG, ENCODING, LOG, METRICS, OUTLINE, POPULA
 from palmette.runs.metrics import OWN, SCHEMA, TRAFFIC_SCHEMA, traffic_table
 from palmette.runs.reading import make_config, read_config
 from palmette.runs.roll import SCHEMA as ROLL
-from palmette.values import one_line, rough
+from palmette.values import one_line, rough, shown
 
 _NODES, _TIMES = 10**6, 64  # a tree may have so many nodes, or so many for each byte of the table that lists them
 _TIERS = 64
@@ -34,7 +34,6 @@ _TIERS = 64
 Steps = Annotated[int, Field(ge=0, lt=2**63)]
 Real = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _OUTLINE = TypeAdapter(dict[str, str | float | int | dict[str, float | int]])
-_ENCODING = TypeAdapter(Encoding)
 
 
 class _Timings(BaseModel):
@@ -145,7 +144,7 @@ def _history(files: Files, name: str, rounds: int) -> pa.Table:
     kinds = {model_kind(tier, top) for tier in range(top + 1)}
     if strange := set(table["model"].unique().to_pylist()) - kinds:
         raise BadInput(
-            f"cannot read {where}: it is about the models {min(strange)!r}, which a tree of {top + 1} tiers lacks"
+            f"cannot read {where}: it is about the models {shown(min(strange))}, which a tree of {top + 1} tiers lacks"
         )
     counts = table.filter(pc.and_(pc.equal(table["weight"], OWN), pc.equal(table["statistic"], "sum")))["value"]
     if not pc.all(pc.is_finite(counts), min_count=0).as_py():
@@ -235,16 +234,12 @@ def encoding(files: Files) -> Encoding | None:
     """Return how a table's columns became the inputs of the models; ``None`` without a table."""
     if not files.has(ENCODING):
         return None
-    where = files.path / ENCODING
-    found: Encoding = _validated(where, _ENCODING, from_json, files.read(ENCODING))
-    scales = [(one.subtract, one.divide, one.fill or 0.0) for one in found.inputs]
-    if not all(map(math.isfinite, (number for scale in scales for number in scale))) or not all(
-        one[1] for one in scales
-    ):
-        raise BadInput(f"cannot read {where}: a column is scaled by what is no number, or 0")
-    if found.missing not in ("refuse", "mean", "drop") or (found.classes is not None and not found.classes):
-        raise BadInput(f"cannot read {where}: missing = {found.missing!r}, with {len(found.classes or ())} classes")
+    found: Encoding = _validated(files.path / ENCODING, TypeAdapter(Encoding), _encoding, files.read(ENCODING))
     return found
+
+
+def _encoding(data: bytes) -> Encoding:
+    return Encoding.from_dict(from_json(data))
 
 
 def about_models(files: Files, name: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def make_config(values: Mapping[str, Any], *, kept: bool = False) -> RunConfig:
         checks.append(lambda: check_measures(wanted))
     if kept:
         problems += _unaccounted(values, given if isinstance(given, Mapping) else {})
-    if isinstance(settings, Mapping) and not own and not (kept and values.get("algorithm") not in ALGORITHMS):
+    if isinstance(settings, Mapping) and not own and not (kept and str(values.get("algorithm")) not in ALGORITHMS):
         checks.append(lambda: _method(values.get("algorithm"), settings))
     if isinstance(taking_part, Mapping):
         checks.append(lambda: [Participation.parse(value, name) for name, value in taking_part.items()])

@@ -57,10 +57,26 @@ class Result(Models):
         self.ended = ""
         if not self.finished:
             self.metrics, self.traffic, self.rounds_done, self.ended = kept.progress(files, self.config)
+            self._check_whole()
             return
         self.metrics, self.rounds_done = kept.history(files, self.config), self.config.rounds
         self.traffic = kept.sent(files, self.config)
         self.timings, self.outline = kept.timings(files), kept.outline(files)
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Refuse metrics that lack what every run measures: the leading metric of each kind of model, in the same rounds."""
+        for kind in self.kinds:
+            rounds = self.curve(kind, self.lead).keys()
+            spreads = [
+                self.curve(kind, self.lead, weight="devices", statistic=statistic).keys()
+                for statistic in ("mean", "spread", "worst-decile")
+            ]
+            if not rounds or any(one != rounds for one in spreads):
+                raise BadInput(
+                    f"the metrics of the run in {self.folder} are not whole: the {self.lead} of {kind} is missing in some "
+                    "rounds; no run wrote this"
+                )
 
     def __repr__(self) -> str:
         config = self.config
@@ -156,6 +172,11 @@ class Result(Models):
         return SAMPLED in self._groups
 
     @cached_property
+    def _overall(self) -> pa.Table:
+        """The rows that are about all devices together; of many devices, a small part of the table."""
+        return self.metrics.filter(pc.equal(self.metrics["tier"], pc.max(self.metrics["tier"])))
+
+    @cached_property
     def _groups(self) -> set[str]:
         return set(self.metrics["on"].unique().to_pylist())
 
@@ -179,13 +200,13 @@ class Result(Models):
         default about that sample in all rounds, ``on="sampled"``; ``on="all"`` is there for the last round. With ``node`` it is
         about that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
         """
-        table = self.metrics
+        table = self._overall if node is None else self.metrics
         own = self._reported.get(metric)
         weight = weight or ("samples" if own is None else OWN)
         pooled = metric in self._pooled and weight == "samples"
         statistic = statistic or (own if own is not None and weight == OWN else POOLED if pooled else "mean")
         wanted = {"model": model, "metric": metric, "weight": weight, "statistic": statistic, "when": when}
-        keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
+        keep = pc.equal(table["when"], when) if node is None else pc.equal(table["node"], node)
         if tier is not None:
             keep = pc.and_(keep, pc.equal(table["tier"], tier))
         elif node is not None and len(set(table.filter(keep)["tier"].to_pylist())) > 1:
@@ -221,7 +242,7 @@ class Result(Models):
         Where training samples were held out (``engine.held_out``), the round is chosen by them and the number is the one on
         test samples after that round, so that no choice is made on test data.
         """
-        curve = self.curve(model, metric)
+        curve = self.curve(model, metric) or {0: self.last(model, metric)}  # which says what there is
         chosen = self.curve(model, metric, on=of_sample(HELD_OUT) if self.sampled else HELD_OUT) or curve
         sign = -1 if lower_is_better(metric) else 1
         known = {key: value for key, value in chosen.items() if value == value and key in curve}

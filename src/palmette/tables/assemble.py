@@ -16,7 +16,7 @@ from palmette.population.population import check_affine
 from palmette.population.unseen import keep_out
 from palmette.tables.places import Path, plant
 from palmette.tables.problems import Findings
-from palmette.values import Array, fraction
+from palmette.values import Array, fraction, shown
 
 
 def assemble(
@@ -53,7 +53,7 @@ def assemble(
     device = torch.tensor([place[path] for path in paths], dtype=torch.int64)
     y, classes = number_labels(labels, source)
     if classes is not None and len(classes) < 2:
-        raise BadInput(f"{source}: the label is {classes[0]!r} in all samples; there is nothing to learn")
+        raise BadInput(f"{source}: the label is {shown(classes[0])} in all samples; there is nothing to learn")
     flags = torch.from_numpy(test) if isinstance(test, np.ndarray) else fraction("data.test", test)
     packed = packing.pack(
         tree,

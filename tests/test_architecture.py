@@ -10,6 +10,7 @@ import palmette
 PACKAGE = Path(palmette.__file__).parent
 # From the ground up; parts in one line do not know each other.
 LAYERS = (
+    ("guards",),
     ("errors",),
     ("address", "files", "values"),
     ("imports",),

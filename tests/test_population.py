@@ -247,8 +247,8 @@ MIXED[7] = "seven"
 @pytest.mark.parametrize(
     ("message", "change"),
     [
-        (f"'{OWNER}' .sample 7.: a feature is NaN", {"x": with_value(X, np.nan)}),
-        (f"'{OWNER}' .sample 7.: a feature is NaN", {"x": with_value(X, np.inf)}),
+        (f"'{OWNER}' .sample 7, feature 0.: a feature is NaN", {"x": with_value(X, np.nan)}),
+        (f"'{OWNER}' .sample 7, feature 0.: a feature is NaN", {"x": with_value(X, np.inf)}),
         (f"'{OWNER}' .sample 7.: a target is NaN", {"y": with_value(Y.astype(float), np.nan)}),
         (f"'{OWNER}' .sample 7.: a label is negative", {"y": with_value(Y, -1)}),
         (f"'{OWNER}' .sample 7.: a label is above 2", {"y": with_value(Y, 5), "classes": 3}),

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.errors import BadInput as BadInput
     from palmette.errors import Diverged as Diverged
     from palmette.errors import PalmetteError as PalmetteError
+    from palmette.errors import PalmetteWarning as PalmetteWarning
     from palmette.errors import ProtocolError as ProtocolError
     from palmette.figures import figure as figure
     from palmette.learner import Batch as Batch
@@ -73,7 +74,7 @@ _HOMES = {
     "algorithms": "ALGORITHMS FedAvg HierFAVG Local PerMFL PFedMT algorithm",
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
-    "errors": "BadInput Diverged PalmetteError ProtocolError",
+    "errors": "BadInput Diverged PalmetteError PalmetteWarning ProtocolError",
     "figures": "figure",
     "learner": "Batch Epochs Mix Move Optimiser Outputs",
     "links": "Link Participation",

@@ -51,6 +51,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, interrupts)
     signal.signal(signal.SIGALRM, interrupts)
     try:
+        from palmette.guards.terminal import guard
+
+        guard()  # for good: a bug's traceback is written when all else has ended
         from palmette.cli.app import app
 
         app(prog_name="palmette")

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
+from palmette.guards.visible import visible
+
+_LONG, _END = 2800, 600  # letters of a message, and of its end where its middle is left out
 _DOUBT = 0.1  # a name that is less like a word than another, by so much, is not meant
 
 
 class PalmetteError(Exception):
     """The base of all errors that Palmette raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message; it may repeat names of anybody's, so what would act on a terminal is shown."""
+        return _readable(super().__str__())
+
+
+class PalmetteWarning(UserWarning):
+    """What Palmette warns of: the training goes on, and something in it may not be as expected."""
+
+    def __str__(self) -> str:
+        """Return the message, as that of a `PalmetteError`."""
+        return _readable(super().__str__())
 
 
 class BadInput(PalmetteError, ValueError):  # noqa: N818 - reads as what it is
@@ -50,3 +65,9 @@ def there_is(known: Iterable[str]) -> str:
     """Return ``"; there is a, b, c"``, of many names the first."""
     names = sorted(known)
     return f"; there is {', '.join(names[:20])}{f' and {len(names) - 20} more' if len(names) > 20 else ''}"
+
+
+def _readable(text: str) -> str:
+    """Return a message without what would act on a terminal; a name or a cell may be a million letters long."""
+    text = visible(text, lines=True)
+    return text if len(text) <= _LONG else f"{text[: _LONG - _END - 5]} ... {text[-_END:]}"

@@ -12,10 +12,10 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.bench.jobs import PARTS
 from palmette.bench.run import Benchmark
+from palmette.guards.screen import Text
 from palmette.report import style
 from palmette.report.picture import save
 from palmette.values import size

@@ -14,7 +14,7 @@ from palmette.cli.bench import bench
 from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
-from palmette.cli.failures import OneLineGroup, one_line_errors, print_json, say
+from palmette.cli.failures import OneLineGroup, one_line_errors, print_json
 from palmette.cli.figure import figure
 from palmette.cli.new import new
 from palmette.cli.out import adapt, export, predict
@@ -22,6 +22,7 @@ from palmette.cli.page import report, watch
 from palmette.cli.reproduce import reproduce
 from palmette.cli.sweep import sweep
 from palmette.cli.verify import verify
+from palmette.guards.terminal import say, tell
 
 if TYPE_CHECKING:
     from palmette.runs import Result
@@ -57,7 +58,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        typer.echo(f"palmette {version('palmette')}")
+        tell(f"palmette {version('palmette')}")
         raise typer.Exit
 
 
@@ -158,10 +159,12 @@ def resume(
     [bold]Example:[/bold]  palmette resume runs/permfl-digits-1 --rounds 50
     """
     with one_line_errors():
+        from palmette.cli.configure import say_code
         from palmette.cli.progress import follow
         from palmette.errors import BadInput
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
+        from palmette.runs.kept import config_in
         from palmette.studies.plan import is_study
         from palmette.track.tracker import chosen
 
@@ -177,7 +180,10 @@ def resume(
                 raise BadInput("--model is for a single run; put the file of a study's model back")
             continued(folder, json=json, quiet=quiet, track=track or ())
             return
-        if Folder.open(folder).finished and rounds is None:
+        files = Folder.open(folder)
+        if not files.finished or rounds is not None:
+            say_code(folder, config_in(files), algorithm=algorithm, model=model)
+        else:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
         work = partial(go_on, folder, rounds=rounds, method=algorithm, model=model, progress=False, track=trackers)
         result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
@@ -242,9 +248,9 @@ def list_(
         if json:
             print_json(told)
             return
-        from rich.console import Console
+        from palmette.guards.screen import Screen
 
-        Console(highlight=False).print(picture(topic.value, told) if isinstance(told, list) else details(told))
+        Screen().print(picture(topic.value, told) if isinstance(told, list) else details(told))
 
 
 @app.command()
@@ -258,7 +264,7 @@ def demo(quiet: options.Quiet = False) -> None:
     [bold]Example:[/bold]  palmette demo
     """
     with one_line_errors():
-        typer.echo("Which method for which population? Eight methods learn on four small ones.")
+        tell("Which method for which population? Eight methods learn on four small ones.")
         from palmette.cli.demo import run_demo
 
         run_demo(quiet=quiet)
@@ -294,11 +300,10 @@ def _show(result: Result, *, json: bool, teams: bool = False) -> None:
     if json:
         print_json(result.summary())
         return
-    from rich.console import Console
-
+    from palmette.guards.screen import Screen
     from palmette.report.tables import run_report
 
-    Console(highlight=False).print(run_report(result, teams=teams))
+    Screen().print(run_report(result, teams=teams))
 
 
 def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -> None:
@@ -319,11 +324,10 @@ def _list(folders: list[Path], studies: list[Path], base: Path, *, json: bool) -
     if json:
         print_json([*(result.line() for result in results), *others])
         return
-    from rich.console import Console
-
+    from palmette.guards.screen import Screen
     from palmette.report.tables import runs_table, studies_table
 
-    screen = Console(highlight=False)
+    screen = Screen()
     if results or not others:
         screen.print(runs_table(results, base))
     if others:

@@ -10,6 +10,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
+from palmette.guards.terminal import tell
 
 
 class Clock(StrEnum):
@@ -66,12 +67,11 @@ def bench(
     the simulator: whole rounds, not gradient steps alone.
     """
     with one_line_errors():
-        from rich.console import Console
-
         from palmette.bench import CROWDS, JOBS, QUICK, Timing, benchmark
         from palmette.bench.markdown import markdown as write
         from palmette.bench.show import plot as draw
         from palmette.bench.show import report
+        from palmette.guards.screen import Screen
         from palmette.report.picture import check_file, check_picture
 
         if plot is not None:
@@ -80,15 +80,15 @@ def bench(
             check_file("--markdown", markdown)
         base = QUICK if quick else Timing()
         timing = Timing(base.repeats if repeats is None else repeats, base.seconds)
-        screen = Console(stderr=True, highlight=False, quiet=quiet)
+        screen = Screen(stderr=True, quiet=quiet)
         with screen.status("starting") as status:
             last = ""
 
-            def tell(what: str, about: str) -> None:
+            def hear(what: str, about: str) -> None:
                 nonlocal last
                 status.update(f"{what}: {about}")
                 if not screen.is_terminal and what != last:
-                    screen.print(f"bench: {what}", markup=False)
+                    screen.print(f"bench: {what}")
                     last = what
 
             made = benchmark(
@@ -99,7 +99,7 @@ def bench(
                 clock=clock.value,
                 crowds=CROWDS if scaling else (),
                 whole=JOBS if jobs else (),
-                tell=tell,
+                tell=hear,
             )
         if plot is not None:
             draw(made, plot)
@@ -108,6 +108,6 @@ def bench(
         if json:
             print_json(made.as_json())
             return
-        Console(highlight=False).print(report(made))
+        Screen().print(report(made))
         if plot is not None:
-            typer.echo(f"plot: {plot}")
+            tell(f"plot: {plot}")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import FAILED, one_line_errors, print_json, say
+from palmette.cli.failures import FAILED, one_line_errors, print_json
+from palmette.guards.terminal import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -110,9 +111,9 @@ def check(
             told |= {} if advised is None else {"suggest": advised.as_dict()}
             print_json({**found.as_dict(), **told})
         else:
-            from rich.console import Console
+            from palmette.guards.screen import Screen
 
-            screen = Console(highlight=False)
+            screen = Screen()
             screen.print(_picture(found, measured, advised, screen.width))
         if strict and not found.holds:
             raise typer.Exit(FAILED)
@@ -165,8 +166,8 @@ def _picture(found: Check, measured: Measured | None, advised: Suggestion | None
     from rich import box
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
+    from palmette.guards.screen import Text
     from palmette.theory.conditions import down
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -176,7 +177,7 @@ def _picture(found: Check, measured: Measured | None, advised: Suggestion | None
     table.add_column("holds")
     table.add_column("source", style="dim", overflow="fold")
     for one in found.conditions:
-        table.add_row(Text(one.what), one.yours, Text(one.allowed), _word(one), Text(one.source))
+        table.add_row(Text(one.what), one.yours, Text(one.allowed), Text(*_word(one)), Text(one.source))
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -217,7 +218,7 @@ def _verdict(found: Check) -> str:
 
 
 def _advised(advised: Suggestion, width: int) -> list[RenderableType]:
-    from rich.text import Text
+    from palmette.guards.screen import Text
 
     if advised.obstacle:
         return [Text("no settings meet the theorem:", "bold"), Text(advised.obstacle)]
@@ -227,10 +228,11 @@ def _advised(advised: Suggestion, width: int) -> list[RenderableType]:
     return [Text("settings that meet the theorem:", "bold"), Text(joined), *(Text(line) for line in advised.achieves)]
 
 
-def _word(one: Condition) -> str:
+def _word(one: Condition) -> tuple[str, str]:
+    """Return whether a condition holds, and the style of that word."""
     if one.holds:
-        return "[green]yes[/green]"
-    return "[bold red]diverges[/bold red]" if one.divergent else "[red]no[/red]"
+        return "yes", "green"
+    return ("diverges", "bold red") if one.divergent else ("no", "red")
 
 
 def _curve(measured: Measured) -> RenderableType:

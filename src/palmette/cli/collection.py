@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import Stopped, one_line_errors, print_json, say
+from palmette.cli.failures import Stopped, one_line_errors, print_json
+from palmette.guards.terminal import say, tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,9 +41,9 @@ def list_(folder: Folder = None, json: options.Json = False) -> None:
         if json:
             print_json(told)
             return
-        from rich.console import Console
+        from palmette.guards.screen import Screen
 
-        Console(highlight=False).print(_picture(told, data_folder(folder)))
+        Screen().print(_picture(told, data_folder(folder)))
 
 
 def get(
@@ -85,7 +86,7 @@ def get(
         for one in got:
             if one.note:
                 say(f"{one.path} is {one.note}")
-        typer.echo(_told(name, [one.path for one in got if one.downloaded], [one.path for one in got], folder))
+        tell(_told(name, [one.path for one in got if one.downloaded], [one.path for one in got], folder))
 
 
 def _told(name: str, new: list[Path], every: list[Path], folder: Path | None) -> str:
@@ -159,7 +160,8 @@ def _picture(told: list[dict[str, Any]], folder: Path) -> RenderableType:
     """Lay the data sets out for people."""
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
+
+    from palmette.guards.screen import Text
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold cyan", no_wrap=True)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import one_line_errors, say
+from palmette.cli.failures import one_line_errors
+from palmette.guards.terminal import say
 
 if TYPE_CHECKING:
     from palmette.studies.plan import Arm

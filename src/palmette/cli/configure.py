@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.algorithms.installed import clashes, installed
-from palmette.cli.failures import say
 from palmette.cli.keys import GROUPS, TOP, Key, data_keys, known_keys, model_keys, settings_of, table_keys, takes_any
 from palmette.datasets import DATASETS, dataset_of
 from palmette.errors import BadInput
 from palmette.files import is_file
+from palmette.guards.terminal import say
+from palmette.guards.texts import from_toml
 from palmette.learner.place import place
 from palmette.population import PARTITIONS
 from palmette.population.partition import option_names
 from palmette.protocol.importing import whole_path
 from palmette.protocol.sentences import suggestion
 from palmette.runs import RunConfig, make_config, read_config
+from palmette.runs.reading import code_of
 from palmette.tables import is_own
 from palmette.tables.given import HUB
 from palmette.task import own as own_model
@@ -69,6 +70,19 @@ def configure(
     return config
 
 
+def say_code(place: Path, *configs: RunConfig, **moved: str | None) -> None:
+    """Say which code a command is going to run because a run or a study names it; it may be a stranger's.
+
+    Args:
+        place: The folder they are from.
+        *configs: The configs.
+        **moved: Code that the user names in place of it, by role.
+    """
+    for role, path in dict.fromkeys(found for config in configs for found in code_of(config).items()):
+        if not moved.get(role):
+            say(f"the {role} of {place} is code, which is run: {path}")
+
+
 def _whole(model: Any) -> Any:
     """Return the path of a model of the user's own as a config has it; any other name as it is."""
     return own_model.whole_path(model) if isinstance(model, str) and is_file(model) else model
@@ -77,8 +91,8 @@ def _whole(model: Any) -> Any:
 def literal(text: str) -> Any:
     """Read a TOML value; what is none is a string."""
     try:
-        read = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # no TOML; a number of thousands of digits; brackets without end
+        read = from_toml(f"value = {text}".encode())
+    except ValueError:  # no TOML; a number of thousands of digits; brackets without end
         return text
     value = read.get("value")
     plain = len(read) == 1 and isinstance(value, str | int | float | bool | list | dict)

@@ -11,6 +11,7 @@ from palmette.cli import options
 from palmette.cli.collection import get, list_
 from palmette.cli.failures import BAD_INPUT, OneLineGroup, one_line_errors, print_json
 from palmette.cli.info import info
+from palmette.guards.terminal import tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,9 +53,9 @@ def check(source: Source, settings: Set = None, seed: options.Seed = None, json:
         if json:
             print_json(found.as_dict())
         else:
-            from rich.console import Console
+            from palmette.guards.screen import Screen
 
-            Console(highlight=False).print(_picture(found))
+            Screen().print(_picture(found))
         if not found.sound:
             raise typer.Exit(BAD_INPUT)
 
@@ -85,8 +86,8 @@ def pack(
             told = {"folder": str(out), "devices": made.devices, "samples": len(made.x), "bytes": size}
             print_json({**told, "fingerprint": made.recipe.values["fingerprint"] if made.recipe else None})
             return
-        typer.echo(made.summary())
-        typer.echo(f"packed into {out} ({size / 1e6:.1f} MB); train with: palmette run permfl --data {out}")
+        tell(made.summary())
+        tell(f"packed into {out} ({size / 1e6:.1f} MB); train with: palmette run permfl --data {out}")
 
 
 def _given(assignments: list[str] | None) -> dict[str, Any]:
@@ -112,7 +113,8 @@ def _picture(found: Check) -> RenderableType:
     """Lay out what was found."""
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
+
+    from palmette.guards.screen import Text
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.cli.failures import Stopped
 from palmette.errors import PalmetteError
+from palmette.guards.screen import Screen, Text
 from palmette.report.numbers import Comparison
 from palmette.report.tables import methods_table, spread_fits
 from palmette.report.verdict import cost, safe_choice, tally, verdict
@@ -49,7 +48,7 @@ def run_demo(
     seeds: Sequence[int] = SEEDS,
     quiet: bool = False,
     jobs: int | None = None,
-    console: Console | None = None,
+    console: Screen | None = None,
 ) -> list[Comparison]:
     """Run the study and print what came out.
 
@@ -78,7 +77,7 @@ def run_demo(
 
 
 def show_demo(
-    study: Study, contestants: Sequence[Contestant] = CONTESTANTS, *, console: Console | None = None
+    study: Study, contestants: Sequence[Contestant] = CONTESTANTS, *, console: Screen | None = None
 ) -> list[Comparison]:
     """Print what came out of the demo, draw it, and write its page.
 
@@ -87,7 +86,7 @@ def show_demo(
         contestants: The methods.
         console: Where the result is printed; standard output by default.
     """
-    screen = console or Console(highlight=False)
+    screen = console or Screen()
     found = comparisons(study, contestants)
     if not found or not study.finished:
         screen.print(f"The demo in {study.folder} is not finished; go on with: palmette resume {study.folder}")
@@ -112,7 +111,7 @@ def show_demo(
     return found
 
 
-def _print(screen: Console, comparisons: Sequence[Comparison], seeds: int) -> None:
+def _print(screen: Screen, comparisons: Sequence[Comparison], seeds: int) -> None:
     """Print words first, then the table, then what follows from it."""
     screen.print("\nThree kinds of models are measured, on the test samples of every device:")
     screen.print(_grid(list(_MODELS.items())))

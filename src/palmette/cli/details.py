@@ -8,10 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.cli.collection import state
 from palmette.cli.reference import shown
+from palmette.guards.screen import Text
 
 _MODELS = {
     "PM": "a model for every device (PM)",

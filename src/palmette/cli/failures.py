@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from palmette.errors import BadInput, PalmetteError
+from palmette.guards.terminal import guarded, say, tell
 
 try:
     from typer import TyperException
@@ -34,15 +35,16 @@ class OneLineGroup(TyperGroup):
         """Run the command line; see typer."""
         if rest:
             raise TypeError("give all but the arguments by name")
-        if not standalone_mode:
-            return super().main(args, standalone_mode=False, **extra)
-        try:
-            code = super().main(args, standalone_mode=False, **extra)
-        except TyperException as error:
-            if text := error.format_message():  # none where the help was shown
-                say(text)
-            code = error.exit_code
-        sys.exit(code if isinstance(code, int) else 0)
+        with guarded():
+            if not standalone_mode:
+                return super().main(args, standalone_mode=False, **extra)
+            try:
+                code = super().main(args, standalone_mode=False, **extra)
+            except TyperException as error:
+                if text := error.format_message():  # none where the help was shown
+                    say(text)
+                code = error.exit_code
+            sys.exit(code if isinstance(code, int) else 0)
 
     def make_context(self, *given: Any, **named: Any) -> Any:
         """Read the command's options; see typer."""
@@ -62,11 +64,6 @@ def _stop_told() -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         _leave("stopped", STOPPED, error)
-
-
-def say(text: str) -> None:
-    """Print one line on standard error."""
-    typer.echo(f"palmette: {' '.join(text.split())}", err=True)
 
 
 @contextmanager
@@ -100,7 +97,7 @@ def _leave(text: str, code: int, cause: BaseException) -> None:
 
 def print_json(value: Any) -> None:
     """Print one line of JSON on standard output; what is not a number becomes null, as JSON has no NaN."""
-    typer.echo(json.dumps(_finite(value), allow_nan=False))
+    tell(json.dumps(_finite(value), allow_nan=False))
 
 
 def _finite(value: Any) -> Any:

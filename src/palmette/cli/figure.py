@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from palmette.cli.failures import one_line_errors, say
+from palmette.cli.failures import one_line_errors
+from palmette.guards.terminal import say
 
 
 class Kind(StrEnum):

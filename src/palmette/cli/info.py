@@ -9,6 +9,8 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
+from palmette.guards.terminal import tell
+from palmette.guards.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -61,10 +63,10 @@ def info(
         if json:
             print_json({"name": name, **_origin(name), **about.as_dict(), "picture": str(place) if place else None})
             return
-        from rich.console import Console
+        from palmette.guards.screen import Screen
 
-        Console(highlight=False).print(_table(name, about))
-        typer.echo(f"picture  {place}")
+        Screen().print(_table(name, about))
+        tell(f"picture  {place}")
 
 
 def _of_data(assignments: list[str]) -> list[str]:
@@ -106,7 +108,8 @@ def _table(name: str, about: Description) -> RenderableType:
     """Lay out what there is to know for people."""
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
+
+    from palmette.guards.screen import Text
 
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
@@ -161,7 +164,8 @@ def _distances(about: Description) -> RenderableType:
     from rich import box
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
+
+    from palmette.guards.screen import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("mean distance")
@@ -191,7 +195,8 @@ def _by_team(about: Description) -> RenderableType:
     from rich import box
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
+
+    from palmette.guards.screen import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     names = about.population.tree.names(1) if len(about.team_sizes) else ["all"]
@@ -203,7 +208,7 @@ def _by_team(about: Description) -> RenderableType:
     heads = [str(label) for label in range(wide)] if about.label_counts is not None else ["mean", "deviation"]
     for head in heads:
         table.add_column(head, justify="right")
-    for name, line in list(zip(names, lines, strict=True))[:_LINES]:
+    for name, line in list(zip(map(visible, names), lines, strict=True))[:_LINES]:
         if about.label_counts is not None:
             table.add_row(name, *(f"{100 * value / max(line.sum(), 1):.0f}" for value in line[:wide]))
         else:

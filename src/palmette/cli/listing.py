@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from palmette.algorithms import ALGORITHMS
 from palmette.algorithms.installed import clashes, installed
 from palmette.cli.reference import NAMES, entry
 from palmette.errors import BadInput
+from palmette.guards.screen import Text
 from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
 from palmette.runs.sections import ModelConfig
@@ -155,7 +155,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _note(command: str) -> Text:
+def _note(command: str) -> RenderableType:
     return Text.assemble(("For instance:  ", "bold"), command)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.algorithms import kind_of, source_of
-from palmette.cli.configure import configure, is_known
+from palmette.cli.configure import configure, is_known, say_code
 from palmette.cli.keys import GROUPS, TOP
 from palmette.errors import BadInput, nearest
 from palmette.files import is_file
@@ -62,6 +62,8 @@ def arms_of(
     notes = [text for word in words if (text := also_a_run(word))]
     if file is None and folders and (fresh or local):
         kept = read_config(folders[0] / CONFIG)
+        chosen = {role: options.get(f"{role}.name") for role in ("model", "data")}
+        say_code(folders[0], arms[0].config, algorithm="another one", **chosen)
         base = {key: kept[key] for key in _SHARED if key in kept}
     if local and fresh and not any(arm.config.algorithm == LOCAL for arm in arms) and LOCAL not in fresh.values():
         fresh[LOCAL] = LOCAL

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from palmette.cli.failures import one_line_errors
+from palmette.guards.terminal import tell
 
 # Their classes would hide what the method imports.
 _USED = (
@@ -42,7 +43,7 @@ def new(
         _refuse_module(name)
         write(name, folder)
         package = name.replace("-", "_")
-        typer.echo(
+        tell(
             f"{folder} holds the method {name} now:\n"
             f"  src/{package}/__init__.py   the method: its comments say what to change\n"
             f"  tests/test_{package}.py   its tests, with the contract of all algorithms\n"

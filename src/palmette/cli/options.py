@@ -117,3 +117,9 @@ Csv = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result
 Latex = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as LaTeX.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables as Markdown.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the results (.png, .pdf or .svg).")]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Run code that the run names, as of a model of your own. Only for runs of people you trust."
+    ),
+]

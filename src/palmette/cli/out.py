@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import one_line_errors, print_json, say
+from palmette.cli.failures import one_line_errors, print_json
+from palmette.guards.terminal import hand_over, say, tell
+from palmette.guards.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,6 +41,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a CSV file. [dim](default: standard output)[/dim]")
     ] = None,
+    trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
     """Predict the label of every row of a table.
@@ -59,7 +62,7 @@ def predict(
 
         if out is not None and out.exists():
             raise BadInput(f"{out} is there already; choose another file or remove it first")
-        found = foresee(run, data, node=node, kind=kind)
+        found = foresee(run, data, node=node, kind=kind, trust=trust)
         for note in found.notes:
             say(note)
         if out is not None:
@@ -69,9 +72,9 @@ def predict(
         elif out is None:
             sink = pa.BufferOutputStream()
             write_csv(found.table, sink)
-            typer.echo(sink.getvalue().to_pybytes().decode(), nl=False)
+            hand_over(sink.getvalue().to_pybytes().decode())
         else:
-            typer.echo(f"{found.table.num_rows:,} predictions in {out}")
+            tell(f"{found.table.num_rows:,} predictions in {out}")
 
 
 def adapt(
@@ -83,6 +86,7 @@ def adapt(
     test: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of each device's rows kept to measure its model.")
     ] = 0.25,
+    trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
     """Make personal models for devices that did not train.
@@ -98,18 +102,18 @@ def adapt(
     with one_line_errors():
         from palmette.runs import adapt as make
 
-        found = make(run, data, test=test)
+        found = make(run, data, test=test, trust=trust)
         for note in found.notes:
             say(note)
         written = found.save(out) if out is not None else []
         if json:
             print_json({"devices": found.devices, "files": list(map(str, written)), "notes": found.notes})
             return
-        from rich.console import Console
+        from palmette.guards.screen import Screen
 
-        Console(highlight=False).print(_devices(found.devices))
+        Screen().print(_devices(found.devices))
         if out is not None:
-            typer.echo(f"{len(written)} models in {out}")
+            tell(f"{len(written)} models in {out}")
         else:
             say("the models were not kept; give a folder for them with --out")
 
@@ -121,6 +125,7 @@ def export(
     all_: Annotated[bool, typer.Option("--all", help="Write the models of all devices, teams and the server.")] = False,
     kind: Kind = None,
     format_: Annotated[Format, typer.Option("--format", help="How to write them.")] = Format.safetensors,
+    trust: options.Trust = False,
     json: options.Json = False,
 ) -> None:
     r"""Write models of a run to files that others can read.
@@ -137,11 +142,11 @@ def export(
 
         if (node is None) != all_:
             raise BadInput("say whose model: --node NAME for one, or --all for every device, team and the server")
-        written = write(run, out, node=node, kind=kind, format=format_.value)
+        written = write(run, out, node=node, kind=kind, format=format_.value, trust=trust)
         if json:
             print_json({"files": list(map(str, written))})
             return
-        typer.echo(f"{written[0]}" if len(written) == 1 else f"{len(written)} models in {out}")
+        tell(f"{written[0]}" if len(written) == 1 else f"{len(written)} models in {out}")
 
 
 def _devices(entries: list[dict[str, Any]]) -> RenderableType:
@@ -149,7 +154,8 @@ def _devices(entries: list[dict[str, Any]]) -> RenderableType:
     from rich import box
     from rich.console import Group
     from rich.table import Table as Grid
-    from rich.text import Text
+
+    from palmette.guards.screen import Text
 
     metric = next((name for one in entries for name in one["after"] if name != "loss"), "loss")
     table = Grid(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -157,6 +163,8 @@ def _devices(entries: list[dict[str, Any]]) -> RenderableType:
         table.add_column(name, justify="left" if name in ("device", "from") else "right", overflow="fold")
     for one in entries[:40]:
         before, after = (f"{one[when][metric]:.3f}" if metric in one[when] else "-" for when in ("before", "after"))
-        table.add_row(Text(one["device"]), Text(one["from"]), str(one["train"] + one["test"]), before, after)
+        table.add_row(
+            Text(visible(one["device"])), Text(visible(one["from"])), str(one["train"] + one["test"]), before, after
+        )
     rest = [Text(f"and {len(entries) - 40} more devices; --json lists all")] if len(entries) > 40 else []
     return Group(table, *rest)

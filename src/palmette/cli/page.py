@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import one_line_errors, print_json, say
+from palmette.cli.failures import one_line_errors, print_json
+from palmette.guards.terminal import say, tell
 
 Folders = Annotated[
     list[Path], typer.Argument(metavar="DIR...", help="Folders of runs or studies.", show_default=False)
@@ -50,8 +51,8 @@ def report(
         if json:
             print_json({"page": str(path), "bytes": path.stat().st_size})
         else:
-            typer.echo(f"page  {path} ({size(path.stat().st_size)})")
-            typer.echo(f"open  {path.as_uri()}")
+            tell(f"page  {path} ({size(path.stat().st_size)})")
+            tell(f"open  {path.as_uri()}")
         if open_:
             _browse(path.as_uri())
 
@@ -87,7 +88,7 @@ def watch(
             if host is not None and not server.own_only:
                 say("warning: everybody who can reach this machine can read this page")
             try:
-                typer.echo(f"watch  {server.address}  (stop with Ctrl-C)")
+                tell(f"watch  {server.address}  (stop with Ctrl-C)")
                 if open_:
                     _browse(server.address)
                 server.serve_forever(poll_interval=0.2)

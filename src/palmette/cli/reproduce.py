@@ -9,6 +9,7 @@ import typer
 
 from palmette.cli import options
 from palmette.cli.failures import one_line_errors, print_json
+from palmette.guards.terminal import tell
 
 
 def reproduce(
@@ -27,6 +28,6 @@ def reproduce(
         if json:
             print_json(found)
             return
-        typer.echo(found["table"])
+        tell(found["table"])
         for line in [*found["notes"], *(f"wrote {file}" for file in found["files"])]:
-            typer.echo(line)
+            tell(line)

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import typer
 
-from palmette.cli.failures import FAILED, Stopped, print_json, say
+from palmette.cli.configure import say_code
+from palmette.cli.failures import FAILED, Stopped, print_json
 from palmette.errors import PalmetteError
+from palmette.guards.terminal import say
 from palmette.report.picture import check_file, check_picture
 from palmette.runs import Interrupted
 from palmette.runs.folder import claimed
 from palmette.studies.conduct import conduct, go_on
-from palmette.studies.plan import Arm, Plan
+from palmette.studies.plan import Arm, Plan, read_plan
 from palmette.studies.study import Study
 from palmette.values import whole
 
@@ -92,6 +94,7 @@ def conducted(
 
 def continued(folder: Path, *, json: bool, quiet: bool, track: Sequence[str] = ()) -> None:
     """Go on with a study, and print what came out."""
+    say_code(folder, *(arm.config for arm in read_plan(folder).arms if not arm.runs))
     try:
         study = go_on(folder, shown=not quiet, track=track)
     except (Interrupted, KeyboardInterrupt) as error:
@@ -120,11 +123,10 @@ def show_study(study: Study, *, json: bool) -> None:
 
         show_demo(study)
         return
-    from rich.console import Console
-
+    from palmette.guards.screen import Screen
     from palmette.report.study_tables import study_report
 
-    screen = Console(highlight=False)
+    screen = Screen()
     screen.print(study_report(study.summary(), str(study.folder), width=screen.width))
 
 

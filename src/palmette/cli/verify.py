@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import BAD_INPUT, FAILED, one_line_errors, print_json, say
+from palmette.cli.failures import BAD_INPUT, FAILED, one_line_errors, print_json
 from palmette.errors import BadInput
+from palmette.guards.terminal import say, tell
+from palmette.guards.visible import visible
 
 if TYPE_CHECKING:
     from palmette.runs import Verification
@@ -44,7 +46,7 @@ def verify(
             found.append(result.summary())
             code = max(code, 0 if result.sound else FAILED)
             if not json:
-                typer.echo(_told(result))
+                tell(_told(result))
         if json:
             print_json({"runs": found})
         if code:
@@ -58,7 +60,7 @@ def _told(result: Verification) -> str:
     lines = [f"{result.folder}: {state}; {result.files} files ({size}), all as they were written"]
     if not result.sound:
         lines = [f"{result.folder}: {state}; {len(result.problems)} of {result.files} files not as they were written"]
-        lines += [f"  {name}: {problem}" for name, problem in result.problems.items()]
+        lines += [f"  {visible(name)}: {problem}" for name, problem in result.problems.items()]
     if result.others:
-        lines.append(f"  not written by the run, so not checked: {', '.join(result.others)}")
+        lines.append(f"  not written by the run, so not checked: {', '.join(map(visible, result.others))}")
     return "\n".join(lines)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,11 @@ from typing import Any
 from palmette.datasets.dataset import File
 from palmette.datasets.files import data_folder
 from palmette.errors import BadInput
+from palmette.guards.packed import FAULTS, check_zip, gunzip, unzipped
 from palmette.values import one_line
 
 _BLOCK = 1 << 20
-_FAULTS = (OSError, EOFError, zlib.error, UnicodeDecodeError, tarfile.TarError, zipfile.BadZipFile)
+_FAULTS = (*FAULTS, tarfile.TarError)
 
 
 def present(file: File, folder: str | Path | None) -> Path | None:
@@ -30,7 +29,7 @@ def read_text(path: Path) -> str:
     """Read a text file in UTF-8, gzipped where its name ends in ``.gz``."""
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        return (gunzip(data) if path.suffix == ".gz" else data).decode("utf-8")
     except _FAULTS as fault:
         raise damaged(path, fault) from fault
 
@@ -41,7 +40,7 @@ def read_json_lines(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
     for number, line in enumerate(read_text(path).splitlines(), 1):
         try:
             row = json.loads(line)
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             raise BadInput(f"{path}, line {number}, is not JSON ({one_line(str(fault))}); get the file again") from None
         missing = [key for key in keys if not isinstance(row, dict) or key not in row]
         if missing:
@@ -55,7 +54,7 @@ def read_json_lines(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
 def read_tar(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the bytes of every file in a gzipped tar archive."""
     try:
-        with gzip.open(path) as raw, tarfile.open(fileobj=raw, mode="r:") as archive:
+        with unzipped(path) as raw, tarfile.open(fileobj=raw, mode="r:") as archive:
             for member in archive:
                 stream = archive.extractfile(member) if member.isfile() else None
                 if stream is not None:
@@ -73,6 +72,7 @@ def read_zip(path: Path, names: Sequence[str]) -> list[str]:
             missing = [name for name in names if name not in archive.namelist()]
             if missing:
                 raise BadInput(f"{path} holds no file {missing[0]!r}; it is not the expected data set, replace it")
+            check_zip(archive, names)
             return [archive.read(name).decode("utf-8") for name in names]
     except _FAULTS as fault:
         raise damaged(path, fault) from fault

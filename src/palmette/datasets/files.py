@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,8 @@ import numpy as np
 from palmette import values
 from palmette.datasets.dataset import File
 from palmette.errors import BadInput
-from palmette.values import Array
+from palmette.guards.packed import FAULTS, check_zip, gunzip
+from palmette.values import Array, one_line
 
 _IDX_TYPES: dict[int, np.dtype[Any]] = {
     0x08: np.dtype("u1"),
@@ -78,14 +76,15 @@ def read_npz(path: Path, names: Sequence[str]) -> list[Array]:
     try:
         # Opened here because numpy forgets to close a file that it cannot read.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            check_zip(file.zip)
             missing = [name for name in names if name not in file.files]
             if missing:
                 raise BadInput(f"{path} has no array {missing[0]!r}; it is not the expected data set, replace it")
             return [file[name] for name in names]
     except BadInput:
         raise
-    except (OSError, ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as fault:
-        raise BadInput(f"{path} is damaged or not an npz file ({fault}); get it again") from fault
+    except (*FAULTS, TypeError, AttributeError, KeyError, MemoryError, SyntaxError) as fault:
+        raise BadInput(f"{path} is damaged or not an npz file ({one_line(str(fault))}); get it again") from fault
 
 
 def idx(name: str, places: Sequence[str], sha256: str = "", url: str = "", size: int = 0, md5: str = "") -> File:
@@ -98,8 +97,8 @@ def read_idx(path: Path) -> Array:
     """Read one idx file of bytes or 32-bit whole numbers, gzipped where its name ends in ``.gz``."""
     try:
         data = path.read_bytes()
-        data = gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as fault:
+        data = gunzip(data) if path.suffix == ".gz" else data
+    except FAULTS as fault:
         raise BadInput(f"{path} is damaged or not a gzip file ({fault}); get it again") from fault
     return parse_idx(data, str(path))
 
@@ -136,11 +135,11 @@ def read_csv(path: Path, columns: Sequence[str], rows: int) -> dict[str, list[st
     """
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        text = (gunzip(data) if path.suffix == ".gz" else data).decode("utf-8")
         lines = csv.reader(io.StringIO(text, newline=""), strict=True)
         header = next(lines, [])
         table = [line for line in lines if line]
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as fault:
+    except (*FAULTS, csv.Error) as fault:
         kind = "gzipped CSV" if path.suffix == ".gz" else "CSV"
         raise BadInput(f"{path} is damaged or not a {kind} file ({fault}); get it again") from fault
     missing = [name for name in columns if name not in header]

@@ -14,7 +14,7 @@ from palmette.datasets import archives, files
 from palmette.datasets.dataset import Dataset, File
 from palmette.datasets.pool import Pool
 from palmette.datasets.text import WORDS, Author, Unit, language
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 
 TOPICS: dict[str, tuple[str, ...]] = {
     "battle": (
@@ -156,6 +156,7 @@ def _parts(folder: str | Path | None) -> list[tuple[str, Path, str]]:
     if missing:
         warnings.warn(
             f"wikitext: there is no {' and no '.join(missing)} part in {there[0][1].parent}; the pages of the others are used",
+            PalmetteWarning,
             stacklevel=2,
         )
     return [(part, path, archives.read_text(path)) for part, path in there]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, PalmetteWarning, nearest
 from palmette.protocol import ModelKind
 from palmette.report.picture import check_picture, save, save_text
 from palmette.values import path as checked_path
@@ -58,7 +58,7 @@ def figure(
         check_out(place, csv=csv)
     drawn = made(what, kind, metric=metric, model=model, method=method, against=against, over=over, width=width)
     for note in drawn.notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, PalmetteWarning, stacklevel=2)
     if place is not None:
         write(drawn, place, csv=csv)
     return drawn.figure

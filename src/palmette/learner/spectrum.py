@@ -12,6 +12,7 @@ thousandth open, it is solved exactly too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -150,8 +151,11 @@ class Spectrum:
         while len(rest):
             many = max(1, _NUMBERS // (max(1, int(count[rest[0]])) * self._width))
             some, rest = rest[:many], rest[many:]
-            values = torch.linalg.eigvalsh(_gram(self._rows(ids[some])))
-            high[some], low[some] = values[:, -1], values[:, 0]
+            gram = _gram(self._rows(ids[some]))
+            finite = gram.isfinite().flatten(1).all(1)  # squares of very large features are beyond all numbers
+            values = torch.linalg.eigvalsh(torch.where(finite[:, None, None], gram, 0.0))
+            high[some] = torch.where(finite, values[:, -1], math.inf)
+            low[some] = torch.where(finite, values[:, 0], 0.0)
         low = torch.where(count >= self._width, low - _ROUND * high, 0.0)
         return high * (1 + _ROUND), low.clamp(min=0.0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ Kind = Literal["constant", "lognormal", "uniform", "table"]
 Row = tuple[str, float, float]
 """A node's name, the round from which its number holds, and the number."""
 
+_MOST = 1 << 26  # bytes of a file with a table
 _WAYS = (
     "write a number, 'lognormal MEDIAN SIGMA', 'uniform LOW HIGH' (with 'each' at the end for a new draw in every exchange), "
     "a table of names and numbers, or the path of a CSV file with the columns node, value and, if it changes, from (the round)"
@@ -165,9 +167,13 @@ def read_rows(path: str, name: str) -> list[tuple[str, dict[str, str]]]:
     """Read a CSV file with a column ``node`` and others: for each line the node's name and the rest."""
     try:
         with open(Path(path).expanduser(), newline="", encoding="utf-8") as file:
+            if os.fstat(file.fileno()).st_size > _MOST:
+                raise BadInput(f"{name}: the file {shown(path)} is larger than {_MOST >> 20} MiB")
             rows = [{str(key): str(value) for key, value in row.items()} for row in csv.DictReader(file)]
     except OSError as error:
         raise BadInput(f"{name}: cannot read the file {shown(path)}: {error.strerror}") from None
+    except BadInput:
+        raise
     except (ValueError, csv.Error) as error:
         raise BadInput(f"{name}: the file {shown(path)} is no CSV file: {error}") from None
     if not rows or "node" not in rows[0]:

@@ -72,7 +72,9 @@ def write(text: str, path: Path) -> Path:
     """
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.unlink(missing_ok=True)  # in the folder of a stranger it may be a link to somewhere else
+        with open(part, "x", encoding="utf-8") as file:
+            file.write(text)
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)

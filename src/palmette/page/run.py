@@ -16,7 +16,7 @@ from palmette.report import words
 from palmette.report.numbers import backend, seconds
 from palmette.report.tables import next_command
 from palmette.runs import Result
-from palmette.runs.folder import CONFIG, LOG
+from palmette.runs.folder import CONFIG
 from palmette.runs.metrics import TRAINED
 
 _WARNING = "warning: "
@@ -176,8 +176,7 @@ def _commands(result: Result) -> Iterator[dict[str, str]]:
 
 
 def _warnings(result: Result) -> list[str]:
-    path = result.folder / LOG
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = result.log
     found = list(dict.fromkeys(line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)))
     if result.ended:  # what to change stands behind what went wrong
         found += [line.removeprefix(f"{result.ended}. ") for line in lines[-1:] if line.startswith(f"{result.ended}. ")]

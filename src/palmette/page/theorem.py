@@ -10,7 +10,7 @@ from palmette.errors import PalmetteError
 from palmette.learner.smoothness import takes_long
 from palmette.page.compact import plain
 from palmette.runs import Result, RunConfig, prepare
-from palmette.task.own import is_path
+from palmette.runs.reading import code_of
 from palmette.theory import Check, Proven, check
 
 _DEVICES = 5000  # of larger populations the constants take longer than a page should
@@ -43,10 +43,10 @@ def _reason(config: RunConfig, devices: int) -> str:
     """Say why the conditions are not worked out, before anything is computed for it."""
     if not config.source:
         return "The algorithm was given as an object, which may have a theorem that Palmette does not know."
-    if is_path(config.model.name) or config.source not in ALGORITHMS:
+    if code := code_of(config):
         return (
-            "The algorithm or the model is code that the run names, which a page never runs, as the run may be a stranger's; "
-            "palmette check works the conditions out, and palmette list algorithms explains the settings."
+            f"The {' and the '.join(code)} of this run are code that it names, which a page never runs, as the run may be a "
+            "stranger's; palmette check works the conditions out, and palmette list algorithms explains the settings."
         )
     if not issubclass(ALGORITHMS[config.source], Proven):
         return f"Palmette knows no convergence theorem of {config.title}."

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from palmette import address
+from palmette.population.packing import refuse_unusable
 from palmette.population.population import Population
 from palmette.population.scores import silhouette
 from palmette.population.signatures import Floats, Samples, signatures
@@ -117,6 +118,7 @@ def describe(population: Population, *, seed: int = 0) -> Description:
         population: The population.
         seed: Seed of the random groups that distances are compared with.
     """
+    refuse_unusable(population.tree, population.x, population.y, population.start, population.classes)
     tree, samples = population.tree, Samples(population)
     teams = tree.size(1) if tree.top > 1 else 1
     team = tree.parents[0] if tree.top > 1 else np.zeros(tree.devices, dtype=np.int64)

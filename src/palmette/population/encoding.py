@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,13 @@ class Encoding:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Encoding:
-        """Make an encoding from plain data."""
-        lists = {
-            key: tuple(values[key]) for key in ("classes", "team", "image", "affine") if values.get(key) is not None
-        }
-        return Encoding(**{**values, **lists, "inputs": tuple(Input(**one) for one in values["inputs"])})
+        """Make an encoding from plain data; what is none is a `ValueError`."""
+        found = TypeAdapter(Encoding).validate_python(values)
+        for one in found.inputs:
+            if not all(map(math.isfinite, (one.subtract, one.divide, one.fill or 0.0))) or not one.divide:
+                raise ValueError(f"the column {one.column!r} is scaled by what is no number, or by 0")
+        if found.missing not in ("refuse", "mean", "drop"):
+            raise ValueError(f"missing is {found.missing[:40]!r}; it is refuse, mean or drop")
+        if found.classes is not None and not found.classes:
+            raise ValueError("it has no classes")
+        return found

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from palmette import address
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.tree import Tree
 from palmette.values import Array, fraction, whole
 
 _KEPT = (torch.uint8, torch.int64, torch.float32, torch.float64)
 _SCAN = 1 << 24  # values looked at together, so that a check never holds a second copy of the data
 _PIECE = 1 << 20  # samples that are addressed at once
-_LARGEST = 1e15  # of a feature or target: the squares of larger ones, added up, leave the range of 32-bit numbers
+LARGEST = 1e15  # of a feature or target: the squares of larger ones, added up, leave the range of 32-bit numbers
 _LISTED = 100  # different whole numbers that may be classes written as floats; more are measurements
 _CLASSES = 2**31  # more than any data set has; a model has one output for each
 
@@ -201,16 +201,21 @@ def _check_values(tree: Tree, x: Tensor, y: Tensor, device: Tensor, classes: int
         if row is not None:
             raise BadInput(f"device {tree.name(0, int(device[row]))!r} (sample {row}): {text}")
 
+    def refuse_feature(row: int | None) -> None:
+        if row is not None:
+            name, where = tree.name(0, int(device[row])), _feature(~torch.isfinite(x[row]))
+            raise BadInput(f"device {name!r} (sample {row}, {where}): a feature is NaN or infinite; clean x first")
+
     if not x[0].numel() or not y[0].numel():
         empty, what = (x, "x") if not x[0].numel() else (y, "y")
         raise BadInput(f"a sample of {what} has the shape {tuple(empty.shape[1:])}, which holds no number at all")
     if x.is_floating_point():
-        refuse(first_row(x, lambda part: ~torch.isfinite(part)), "a feature is NaN or infinite; clean x first")
+        refuse_feature(first_row(x, lambda part: ~torch.isfinite(part)))
     if y.is_floating_point():
         if classes is not None:
             raise BadInput(f"y holds {y.dtype} targets but classes = {classes}; give whole labels, or no classes")
         refuse(first_row(y, lambda part: ~torch.isfinite(part)), "a target is NaN or infinite; clean y first")
-        refuse(first_row(y, lambda part: part.abs() > _LARGEST), f"a target is above {_LARGEST:.0e}; scale y first")
+        refuse(first_row(y, lambda part: part.abs() > LARGEST), f"a target is above {LARGEST:.0e}; scale y first")
         return None
     refuse(first_row(y, lambda part: part < 0), "a label is negative; labels are 0, 1, ... classes - 1")
     found = int(y.max()) + 1
@@ -238,7 +243,33 @@ def _check_counts(tree: Tree, total: Tensor, train: Tensor, limit: int | None) -
     if bool(untested.any()):
         name = tree.name(0, int(untested.long().argmax()))
         message = f"device {name!r} has no test samples ({int(untested.sum())} of {tree.devices} devices have none)"
-        warnings.warn(message, UserWarning, stacklevel=5)
+        warnings.warn(message, PalmetteWarning, stacklevel=5)
+
+
+def _feature(bad: Tensor) -> str:
+    """Say which of a sample's features is meant: the first of which something is true."""
+    place = [int(one) for one in bad.nonzero()[0]]
+    return f"feature {place[0] if len(place) == 1 else tuple(place)}"
+
+
+def refuse_unusable(tree: Tree, x: Tensor, y: Tensor, start: Tensor, classes: int | None) -> None:
+    """Refuse packed samples that nobody can learn from, by the name of the device; they may have come in by other ways."""
+    if classes is not None:
+        row = first_row(y, lambda part: (part < 0) | (part >= classes))
+        if row is not None:
+            device = int(torch.searchsorted(start, row, right=True)) - 1
+            name, place = tree.name(0, device), row - int(start[device])
+            raise BadInput(f"device {name!r} (its sample {place}): a label is outside 0 to {classes - 1}")
+    for values, what in ((x, "feature"), (y, "target")):
+        row = first_row(values, lambda part: ~torch.isfinite(part)) if values.is_floating_point() else None
+        if row is None:
+            continue
+        device = int(torch.searchsorted(start, row, right=True)) - 1
+        where = f", {_feature(~torch.isfinite(x[row]))}" if what == "feature" else ""
+        raise BadInput(
+            f"device {tree.name(0, device)!r} (its sample {row - int(start[device])}{where}): a {what} is NaN or infinite, and "
+            "every model that meets it would become so; clean the data, or take the device out"
+        )
 
 
 def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, float] | None) -> None:
@@ -246,10 +277,10 @@ def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, floa
     if not x.is_floating_point():
         return
     scale, shift = affine or (1.0, 0.0)
-    row = first_row(x, lambda part: (part * scale + shift).abs() > _LARGEST)
+    row = first_row(x, lambda part: (part * scale + shift).abs() > LARGEST)
     if row is not None:
         name = tree.name(0, int(torch.searchsorted(start, row, right=True)) - 1)
-        raise BadInput(f"device {name!r}: a feature is above {_LARGEST:.0e}; scale x first, for instance to -1..1")
+        raise BadInput(f"device {name!r}: a feature is above {LARGEST:.0e}; scale x first, for instance to -1..1")
 
 
 def understood(y: Tensor, classes: int | None, given: bool) -> str | None:

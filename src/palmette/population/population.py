@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from palmette import values
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
+from palmette.guards.visible import visible
 from palmette.population import columns, packing
 from palmette.population.encoding import Encoding
 from palmette.population.recipe import Recipe
@@ -173,7 +174,7 @@ class Population:
             lines.append(
                 f"classes per device: {_spread(torch.bincount(pairs // self.classes, minlength=self.devices))}"
             )
-        return "\n".join([*lines, *([] if self.found is None else [str(self.found)]), *self.notes])
+        return visible("\n".join([*lines, *([] if self.found is None else [str(self.found)]), *self.notes]), lines=True)
 
     @staticmethod
     def from_arrays(
@@ -221,7 +222,7 @@ class Population:
         )
         packing.refuse_large(tree, packed.x, packed.start, affine)
         if told := packing.understood(packed.y, packed.classes, classes is not None):
-            warnings.warn(told, stacklevel=2)
+            warnings.warn(told, PalmetteWarning, stacklevel=2)
         return Population(tree, *packed[:4], affine=affine, classes=packed.classes, source=str(source))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from palmette import values
 from palmette.errors import BadInput
+from palmette.guards.texts import from_json
 from palmette.population.encoding import Encoding
 from palmette.population.population import Population
 from palmette.population.recipe import Recipe
@@ -21,6 +23,7 @@ from palmette.tree import Tree
 from palmette.values import Array, one_line
 
 ABOUT = "population.json"
+_LARGEST = 1 << 30  # bytes of it: ten million devices with names
 _FORMAT = 1
 _BLOCK = 1 << 24  # bytes that are hashed at once
 
@@ -112,7 +115,7 @@ def load_population(path: str | Path) -> Population:
     if not is_saved(folder):
         raise BadInput(f"{folder} is not the folder of a population: there is no {ABOUT} in it")
     try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        about = from_json((folder / ABOUT).read_bytes(), _LARGEST)
         if about["format"] != _FORMAT:
             raise BadInput(f"{folder} has the format {about['format']}; this Palmette reads {_FORMAT}, pack it again")
         arrays = {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in folder.glob("*.npy")}
@@ -136,7 +139,18 @@ def load_population(path: str | Path) -> Population:
         )
         told = {"name": str(folder.absolute()), "fingerprint": about["fingerprint"]}
         return made.made_by(Recipe(told, (about["made"] or {}).get("seed", 0)))
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    # Among them what numpy raises for the damaged description of an array.
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        SyntaxError,
+        TokenError,
+        EOFError,
+    ) as error:
         if isinstance(error, BadInput) and not isinstance(error.__cause__, Exception):
             raise
         raise BadInput(f"{folder} is damaged ({one_line(str(error))}); pack it again") from None

@@ -50,7 +50,8 @@ def silhouette(rows: Rows, team: Ints) -> float | None:
     """Return the mean silhouette of devices: how much nearer a device lies to its own team than to the next one.
 
     1 means that teams lie far apart, 0 that they overlap, below 0 that devices lie nearer to another team. With more than 2,000
-    devices, 2,000 of them at equal distances are looked at. ``None`` for one team, or as many teams as devices.
+    devices, 2,000 of them at equal distances are looked at. ``None`` for one team, for as many teams as devices, and
+    where features are so large that distances are beyond all numbers.
 
     Args:
         rows: A row per device; see `signatures`.
@@ -61,7 +62,7 @@ def silhouette(rows: Rows, team: Ints) -> float | None:
     if len(rows) > _MOST:
         some = np.linspace(0, len(rows) - 1, _MOST).astype(np.int64)
         rows, team = rows[some], team[some]
-    if not 2 <= len(np.unique(team)) < len(rows):
+    if not 2 <= len(np.unique(team)) < len(rows) or not np.isfinite(rows).all():
         return None
     return float(silhouette_score(rows, team))
 

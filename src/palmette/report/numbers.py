@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from palmette.protocol import ModelKind
 from palmette.runs import Result
-from palmette.runs.folder import LOG
 
 _SMALL = 0.005  # a smaller difference of accuracies is not called a win
 _BACKEND = re.compile(r"backend (\w+) \((.*)\)$", re.MULTILINE)
@@ -149,8 +148,7 @@ def seconds(result: Result) -> float:
 
 def backend(result: Result) -> tuple[str, str] | None:
     """Return which backend computed a run, and why that one, from the run's log."""
-    path = result.folder / LOG
-    found = _BACKEND.findall(path.read_text(encoding="utf-8")) if path.exists() else []
+    found = _BACKEND.findall("\n".join(result.log))
     return (found[-1][0], found[-1][1]) if found else None
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.errors import BadInput, PalmetteError
+from palmette.errors import BadInput, PalmetteError, PalmetteWarning
 
 if TYPE_CHECKING:  # who only checks the name of a file does not wait for matplotlib
     from matplotlib.figure import Figure
@@ -88,4 +88,6 @@ def _pass_on(heard: list[warnings.WarningMessage]) -> None:
             warnings.warn(str(one.message), one.category, stacklevel=3)
     if missing:
         signs = ", ".join(dict.fromkeys(missing))
-        warnings.warn(f"the font of the plot has no sign for {signs}; a box stands in their place", stacklevel=3)
+        warnings.warn(
+            f"the font of the plot has no sign for {signs}; a box stands in their place", PalmetteWarning, stacklevel=3
+        )

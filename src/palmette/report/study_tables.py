@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from palmette.guards.screen import Text
 from palmette.report import words
 from palmette.report.sheets import Sheet, sheets
 from palmette.runs.wording import model_style

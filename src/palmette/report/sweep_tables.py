@@ -12,8 +12,8 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
+from palmette.guards.screen import Text
 from palmette.report.sheets import is_share, number, with_spread
 
 _MAPS = 6  # heat maps that are shown

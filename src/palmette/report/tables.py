@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,10 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from palmette.algorithms import algorithm
+from palmette.guards.screen import Text
+from palmette.guards.visible import visible
 from palmette.protocol import ModelKind, model_kind
 from palmette.report import words
 from palmette.report.numbers import Comparison, backend, by_node, seconds, top
@@ -107,7 +109,7 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
     for result in results:
         config = result.config
         table.add_row(
-            Text(str(result.folder.relative_to(base))),
+            Text(visible(str(result.folder.relative_to(base)))),
             Text(f"{config.title} on {config.data.title}"),
             f"{result.rounds_done}/{config.rounds}",
             *(_score(result, kind) for kind in kinds),
@@ -196,7 +198,7 @@ def teams_table(result: Result) -> Table | None:
     for kind in result.kinds:
         table.add_column(kind, justify="right")
     for name in names[:_TEAMS]:
-        table.add_row(Text(name), *(words.share(values[kind][name]) for kind in result.kinds))
+        table.add_row(Text(visible(name)), *(words.share(values[kind].get(name, math.nan)) for kind in result.kinds))
     if len(names) > _TEAMS:
         table.add_row(f"and {len(names) - _TEAMS} more", *("" for _ in result.kinds))
     return table

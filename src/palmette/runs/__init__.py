@@ -14,14 +14,15 @@ from torch import nn
 from palmette.algorithms import check_name, kind_of, source_of
 from palmette.engines.measures import make_measures
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput, Diverged, nearest
+from palmette.errors import BadInput, Diverged, PalmetteWarning, nearest
 from palmette.learner import Optimiser
 from palmette.population import Population
+from palmette.population.packing import refuse_unusable
 from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.protocol.settings import described
-from palmette.runs import fingerprint, objects, tracking
+from palmette.runs import fingerprint, kept, objects, tracking
 from palmette.runs.adapting import Adapted as Adapted
 from palmette.runs.adapting import adapt as adapt
 from palmette.runs.config import RunConfig as RunConfig
@@ -277,6 +278,8 @@ def resume(
     A run that is given more rounds ends with the same bytes as one that had them from the start. Where the algorithm plans by
     the number of rounds that cannot be, and is refused.
 
+    The code that the run names is run: that of an algorithm, a model, metrics or data of the user's own.
+
     Args:
         folder: The run's folder.
         rounds: Rounds the run is to have in all, at least as many as it has.
@@ -291,7 +294,7 @@ def resume(
     trackers = chosen(track)
     rounds = None if rounds is None else whole("rounds", rounds, 1)
     files = Folder.open(Path(folder))
-    config = make_config(read_config(files.path / CONFIG))
+    config = kept.config_in(files)
     if isinstance(method, str):
         config, method = _moved(config, method), None
     if isinstance(model, str):
@@ -331,6 +334,7 @@ def _prepared_again(
         warnings.warn(
             f"the run in {path} began with the backend {took}, which cannot run here, and goes on with {now}: its last bits "
             "may differ from those of a run that was never stopped",
+            PalmetteWarning,
             stacklevel=3,
         )
     return simulation
@@ -362,26 +366,27 @@ def _same(
     simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None, track: Trackers
 ) -> Result:
     """Go on with the run in a folder if it is this one; read it when it is finished."""
-    kept = make_config(read_config(folder.path / CONFIG))
+    began = kept.config_in(folder)
     differ = fingerprint.kept_in(folder).differences(fingerprint.fingerprint(simulation, config))
     longer = "" if differ else f"; give it more rounds with 'palmette resume {folder.path} --rounds'"
-    if kept.rounds != config.rounds:
-        differ.append(f"rounds (was {kept.rounds}, is {config.rounds})")
+    if began.rounds != config.rounds:
+        differ.append(f"rounds (was {began.rounds}, is {config.rounds})")
     if differ:
         raise BadInput(
             f"{folder.path} holds another run; what differs: {'; '.join(differ)}. Choose another folder or "
             f"exist = 'overwrite'{longer}"
         )
     if not folder.finished:
-        config = config.model_copy(update={"versions": kept.versions})
+        config = config.model_copy(update={"versions": began.versions})
         return _work(simulation, config, folder, observer, track)
-    if kept.engine.keep_state != config.engine.keep_state:
+    if began.engine.keep_state != config.engine.keep_state:
         warnings.warn(
             f"the run in {folder.path} is finished and only read: engine.keep_state = {config.engine.keep_state} changes "
             "nothing there",
+            PalmetteWarning,
             stacklevel=4,
         )
-    return Result(folder.path)
+    return Result(folder.path, trust=True)
 
 
 def _cleared(path: Path) -> Folder:
@@ -389,7 +394,7 @@ def _cleared(path: Path) -> Folder:
     if path.is_symlink():
         raise BadInput(f"{path} is a symbolic link; to overwrite the run there, name its folder itself")
     try:
-        make_config(read_config(path / CONFIG))
+        make_config(read_config(path / CONFIG), kept=True)
     except BadInput as error:
         raise BadInput(f"{path} is not a run of this version and is not overwritten: {error}") from None
     folder = Folder.open(path)
@@ -404,14 +409,18 @@ def _warn_of_versions(config: RunConfig) -> None:
         f"{name} {value} (here {now.get(name)})" for name, value in config.versions.items() if now.get(name) != value
     ]
     if other:
-        warnings.warn(f"this config was made with {', '.join(other)}: the last bits may differ", stacklevel=4)
+        warnings.warn(
+            f"this config was made with {', '.join(other)}: the last bits may differ", PalmetteWarning, stacklevel=4
+        )
 
 
 def _warn_of_objects(config: RunConfig, resolved: RunConfig) -> None:
     for role, given in config.given.items():
         now = resolved.given.get(role)
         if given.hash and (now is None or now.hash != given.hash):
-            warnings.warn(f"the {role} is not the one this config was made with ({given.object})", stacklevel=4)
+            warnings.warn(
+                f"the {role} is not the one this config was made with ({given.object})", PalmetteWarning, stacklevel=4
+            )
 
 
 @contextmanager
@@ -479,6 +488,7 @@ def prepare(
         path: The folder that the run would have.
     """
     people = config.population() if population is None else _check_population(population)
+    refuse_unusable(people.tree, people.x, people.y, people.start, people.classes)
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)
@@ -494,11 +504,13 @@ def prepare(
     method.check(people.tree.flat() if method.flat else people.tree)  # what nodes keep is only defined on such trees
     refuse_absurd(config, method, people, task, links, path)
     if method.flat and set(config.participation) - {"devices"}:
-        warnings.warn(f"{method.name} knows no teams: of participation, only devices applies to it", stacklevel=3)
+        warnings.warn(
+            f"{method.name} knows no teams: of participation, only devices applies to it", PalmetteWarning, stacklevel=3
+        )
     of_links = (config.links, config.loss, link_names(people.tree))
     if left := unused(*of_links, flat=method.flat, again=config.replay is not None):
         why = "a replay loses those that the other run lost" if config.replay else f"{method.name} knows no teams"
-        warnings.warn(f"{why}: this run has no use for {', '.join(left)}", stacklevel=3)
+        warnings.warn(f"{why}: this run has no use for {', '.join(left)}", PalmetteWarning, stacklevel=3)
     return Simulation(
         method,
         people,
@@ -541,7 +553,7 @@ def _work(
         for store in simulation.kept.values() if folder.in_place else ():
             store.remove()  # what is to be kept is in the checkpoint or in the models
         folder.unlock()
-    result = Result(folder.path)
+    result = Result(folder.path, trust=True)  # its code has just been run
     if tracked is not None:
         tracked.end("finished", tracking.summary_of(result.summary()))
     return result

@@ -56,9 +56,12 @@ def read_absences(path: Path, tree: Tree) -> Absences:
             f"that run lost nobody, or is not finished: it has no {name}" if path.is_dir() else "there is no such file"
         )
         raise BadInput(f"replay = {str(path)!r}: {told}; name the folder of a run that lost replies")
-    table = files.read_table(name)
-    if not table.schema.equals(SCHEMA) or any(column.null_count for column in table.columns):
-        raise BadInput(f"replay = {str(path)!r}: {name} is no table of absences; it needs the columns {SCHEMA.names}")
+    try:
+        table = files.read_table(name, SCHEMA)
+    except BadInput as error:
+        raise BadInput(f"replay = {str(path)!r}: {error}; it needs the columns {', '.join(SCHEMA.names)}") from None
+    if any(column.null_count for column in table.columns):
+        raise BadInput(f"replay = {str(path)!r}: {name} is no table of absences, because it has gaps")
     least = {column: pc.min(table[column]).as_py() for column in ("round", "exchange")} if len(table) else {}
     if any(value < 1 for value in least.values()):
         raise BadInput(f"replay = {str(path)!r}: rounds and exchanges in {name} count from 1")

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from palmette.engines.simulate import Simulation, one_thread_inside
@@ -16,9 +15,10 @@ from palmette.errors import BadInput
 from palmette.learner.scores import model_output
 from palmette.protocol import model_kind
 from palmette.runs.exporting import about
-from palmette.runs.models import file_names
+from palmette.runs.models import file_names, save_tensors
 from palmette.runs.nodes import Chosen, Nodes, plain_paths
 from palmette.runs.predicting import table_of
+from palmette.runs.reading import code_of
 from palmette.runs.result import Result
 from palmette.tables.again import read_again
 from palmette.values import fraction
@@ -51,12 +51,12 @@ class Adapted:
             if path.exists():
                 raise BadInput(f"{path} is there already; choose another place or remove it first")
             told = json.dumps(about(self.result, Chosen("PM", name)))
-            save_file(self.models[name], path, metadata={"node": name, "palmette": told})
+            save_tensors(self.models[name], path, {"node": name, "palmette": told})
             written.append(path)
         return written
 
 
-def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted:
+def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25, trust: bool = False) -> Adapted:
     """Make personal models for the devices of a table that did not take part in a run.
 
     A device begins from its team's model, or from the global one where its team is not known, and takes the steps that the
@@ -66,11 +66,15 @@ def adapt(run: Result | str | Path, data: Any, *, test: float = 0.25) -> Adapted
         run: The run, or its folder.
         data: A CSV or Parquet file, a folder of them, or a pandas or Arrow table, with labels.
         test: The part of each device's rows kept to measure the models.
+        trust: Whether code that the run names may be run, where ``run`` is a folder; see `palmette.load`.
     """
-    result = run if isinstance(run, Result) else Result(Path(run))
+    result = run if isinstance(run, Result) else Result(Path(run), trust=trust)
     known, config = table_of(result), result.config
     if "GM" not in result.kinds:
         raise BadInput(f"{config.title} has no global model from which a new device could begin")
+    for role, path in code_of(config).items():
+        if role in ("algorithm", "model"):
+            result.refuse_code(role, path)
     people, notes = read_again(data, known, test=fraction("test", test), seed=config.seed)
     if changed := config.changed_code():
         notes.append(f"{changed} when the run was made; the models are adapted by what it is now")

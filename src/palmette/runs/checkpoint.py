@@ -14,9 +14,9 @@ from torch import Tensor
 from palmette.engines.simulate import Simulation
 from palmette.engines.state import LINK
 from palmette.errors import BadInput
+from palmette.guards.parquet import read as read_parquet
 from palmette.links.record import REASONS
 from palmette.protocol import Algorithm
-from palmette.runs.files import read_parquet
 from palmette.runs.metrics import SCHEMA
 from palmette.runs.records import Record
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from palmette.errors import BadInput, PalmetteError
 from palmette.population import Encoding
 from palmette.protocol import ModelKind
 from palmette.runs.folder import ROWS
-from palmette.runs.models import file_names
+from palmette.runs.models import file_names, save_tensors
 from palmette.runs.nodes import Chosen, Nodes
 from palmette.runs.result import Result
 from palmette.values import one_line
@@ -32,6 +31,7 @@ def export(
     kind: ModelKind | None = None,
     format: str = "safetensors",  # noqa: A002 - what people call it
     into: nn.Module | None = None,
+    trust: bool = False,
 ) -> list[Path]:
     """Write models of a run to files and return their paths.
 
@@ -46,10 +46,11 @@ def export(
         kind: Of which kind (``"PM"``, ``"TM"``, ``"GM"``), where nodes share a name, or only these of all.
         format: ``"safetensors"`` or ``"onnx"``, which needs ``pip install 'palmette[onnx]'``.
         into: A module of the same layers, for ONNX of a run whose model was a module of your own.
+        trust: Whether code that the run names may be run, where ``run`` is a folder; see `palmette.load`.
     """
     if format not in FORMATS:
         raise BadInput(f"format = {format!r} is unknown; it is {' or '.join(FORMATS)}")
-    result = run if isinstance(run, Result) else Result(Path(run))
+    result = run if isinstance(run, Result) else Result(Path(run), trust=trust)
     nodes, place = Nodes(result), Path(target)
     if node is not None:
         wanted = nodes.named(node, kind)
@@ -87,7 +88,7 @@ def _write(result: Result, chosen: Chosen, path: Path, format_: str, into: nn.Mo
     told = about(result, chosen)
     if format_ == "safetensors":
         values = {name: value.contiguous() for name, value in result.state_dict(chosen.kind, chosen.node).items()}
-        save_file(values, path, metadata={"node": chosen.node, "palmette": json.dumps(told)})
+        save_tensors(values, path, {"node": chosen.node, "palmette": json.dumps(told)})
     else:
         _onnx(result.module(chosen.kind, chosen.node, into).eval(), result, told, path)
     return path

@@ -19,12 +19,15 @@ from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from palmette.errors import BadInput, PalmetteError
+from palmette.errors import BadInput, PalmetteError, PalmetteWarning
+from palmette.guards.parquet import read as read_parquet
+from palmette.guards.texts import from_json
+from palmette.guards.visible import visible
 from palmette.runs import tensors as sheets
-from palmette.values import memory, size
+from palmette.values import memory, one_line, shown, size
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""
@@ -46,20 +49,6 @@ class Damaged(BadInput):
 
 class Unwritable(PalmetteError):  # noqa: N818 - reads as what it is
     """A file could not be written: no room, no permission, a broken disk. What was there before is still there."""
-
-
-def read_parquet(data: bytes) -> pa.Table:
-    """Read a table from the bytes of a Parquet file, in this thread alone.
-
-    `pyarrow.parquet.read_table` hands the bytes to threads of Arrow, which may let go of them only when Python has ended; the
-    process then aborts. A file may say that it becomes far larger than it is, and that is asked before.
-    """
-    file = pq.ParquetFile(pa.BufferReader(data))
-    about = file.metadata
-    groups = (about.row_group(number).total_byte_size for number in range(about.num_row_groups))
-    if (wanted := max(sum(groups), 8 * about.num_rows * about.num_columns)) > memory() / 4:
-        raise BadInput(f"its {about.num_rows:,} rows would take at least {size(wanted)} of memory")
-    return file.read(use_threads=False)
 
 
 class Files:
@@ -164,7 +153,7 @@ class Files:
         """Append a line to the run's log; one that finds no room is kept for the next time, which is said once."""
         self.check_place()
         told = bool(self._unlogged)
-        self._unlogged += f"{line}\n".encode()
+        self._unlogged += f"{visible(line)}\n".encode()
         try:
             with open(self.path / LOG, "ab", buffering=0, opener=no_link) as file:
                 self._unlogged = self._unlogged[file.write(self._unlogged) :]
@@ -179,7 +168,7 @@ class Files:
     def warn(self, text: str) -> None:
         """Say something aloud and in the run's log."""
         self.log(f"warning: {text}")
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, PalmetteWarning, stacklevel=3)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -200,15 +189,15 @@ class Files:
         """Read what `write_sealed` wrote; another format and a wrong checksum are refused."""
         wrong = f"{self.path / name} is damaged"
         try:
-            content = dict(json.loads(self.read(name, _MOST_JSON)))
+            content = dict(from_json(self.read(name, _MOST_JSON)))
             checksum, version = content.pop("checksum"), content["format"]
-        except Damaged:
+        except BadInput:
             raise
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             raise Damaged(f"{wrong}: restore it from a copy, or run again in another folder", name) from None
         if checksum == _checksum_of(content) and version != FORMAT:
             raise BadInput(
-                f"the run in {self.path} has the folder format {version!r} and this Palmette reads {FORMAT}; use the "
+                f"the run in {self.path} has the folder format {shown(version)} and this Palmette reads {FORMAT}; use the "
                 "version of Palmette that made it, or run it again"
             )
         if checksum != _checksum_of(content):
@@ -217,18 +206,20 @@ class Files:
             )
         return content
 
-    def read_table(self, name: str) -> pa.Table:
-        """Read a table."""
+    def read_table(self, name: str, schema: pa.Schema | None = None) -> pa.Table:
+        """Read a table; one without the columns of a schema is refused."""
         try:
-            return read_parquet(self.read(name))
-        except (OSError, pa.ArrowException) as error:
+            return read_parquet(self.read(name), schema)
+        except pa.ArrowException as error:
             raise BadInput(f"cannot read {self.path / name}: {error}") from None
 
     def read_about(self, name: str) -> dict[str, Any]:
         """Return what is to be known about a file of tensors."""
-        with safe_open(self.path / name, framework="pt") as file:
-            about: dict[str, Any] = json.loads(file.metadata()["about"])
-        return about
+        try:
+            with safe_open(self.path / name, framework="pt") as file:
+                return dict(from_json(file.metadata()["about"].encode()))
+        except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
+            raise BadInput(f"cannot read {self.path / name}: {one_line(str(error))}") from None
 
     # -- checksums -----------------------------------------------------------------------------------
 
@@ -250,12 +241,9 @@ class Files:
     def facts(self) -> dict[str, dict[str, Any]]:
         """Size and checksum of every file that is listed."""
         facts = self.read_sealed(MANIFEST).get("files")
-        facts = dict(facts) if isinstance(facts, dict) else {}
-        if outside := [name for name in facts if os.path.basename(name) != name or name in ("", ".", "..")]:
-            raise Damaged(
-                f"{self.path / MANIFEST} is damaged: it lists {outside[0]!r}, which is not in the folder", MANIFEST
-            )
-        return facts
+        if not isinstance(facts, dict) or any("/" in name or name in ("", ".", "..") or "\0" in name for name in facts):
+            raise Damaged(f"{self.path / MANIFEST} is damaged: it lists what is no file of this folder", MANIFEST)
+        return dict(facts)
 
     def problem(self, name: str) -> str | None:
         """Return what is wrong with a file of a sealed folder: missing, damaged, not of this run; ``None`` if nothing is."""

@@ -16,14 +16,15 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from palmette.engines.simulate import Simulation
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.learner import kernel
 from palmette.population import Population
 from palmette.runs.config import RunConfig, own_version
 from palmette.runs.digests import described, digest_of
-from palmette.runs.files import digest
+from palmette.runs.files import Damaged, digest
 from palmette.runs.folder import CONFIG, IDENTITY, Folder
 
 # What a run's parts are called in a sentence.
@@ -44,6 +45,7 @@ POPULATION = ("samples", "labels", "split", "tree")  # the parts that make a pop
 # backend than it took is told by itself.
 _FREE = ("engine.store", "engine.keep_state", "engine.threads", "engine.check_steps", "engine.took")
 _APART = ("tree", "server", "given", "versions", "settings", "algorithm", *_FREE)
+_TEXTS = TypeAdapter(dict[str, str])
 _TOLD = 5  # settings that are named in a sentence
 _SHORT = 200  # letters of a setting that are kept as they are
 
@@ -115,7 +117,12 @@ def of_population(population: Population) -> dict[str, str]:
 def kept_in(folder: Folder) -> Fingerprint:
     """Return what the run in a folder began with."""
     kept = folder.read_sealed(IDENTITY)
-    return Fingerprint(**{name: kept[name] for name in ("parts", "settings", "environment")})
+    try:
+        return Fingerprint(
+            **{name: _TEXTS.validate_python(kept[name]) for name in ("parts", "settings", "environment")}
+        )
+    except (KeyError, ValidationError):
+        raise Damaged(f"{folder.path / IDENTITY} is damaged: it does not say what the run is about", IDENTITY) from None
 
 
 def of_another_population(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
@@ -137,6 +144,7 @@ def recognised(folder: Folder, mine: Fingerprint) -> Fingerprint:
         warnings.warn(
             f"the run in {folder.path} began with {', '.join(other)}: its last bits may differ from those of a run that "
             "was never stopped",
+            PalmetteWarning,
             stacklevel=2,
         )
     return began

@@ -248,6 +248,8 @@ def _whereabouts(path: Path, place: int) -> str:
 
 def model_file(kind: ModelKind) -> str:
     """Return the file of a kind of models: ``devices``, ``teams``, ``tier2`` ..., ``global.safetensors``."""
+    if not re.fullmatch(r"PM|GM|TM[0-9]*", kind):
+        raise BadInput(f"there is no kind of models {kind!r}; write PM, TM or GM")
     return f"{_MODELS.get(kind) or f'tier{kind[2:]}'}.safetensors"
 
 
@@ -270,6 +272,7 @@ def claimed(out: Path | None, base: Path, stem: str, *, first: int = 1) -> Itera
     if out is not None:
         yield out
         return
+    stem = re.sub(r"[/\0]+", "-", stem).lstrip(".") or "run"  # it may come from a config: never another folder
     fresh = not base.exists()
     base.mkdir(parents=True, exist_ok=True)
     number = first

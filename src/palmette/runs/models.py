@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, PalmetteError, PalmetteWarning, nearest
 from palmette.learner import Batch
 from palmette.population import Encoding
 from palmette.protocol import Algorithm, ModelKind
+from palmette.runs import kept
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import ENCODING, FROZEN, ROWS, Folder, model_file
 from palmette.task import make_task
-from palmette.values import one_line
+from palmette.values import one_line, refuse_larger_than_memory
 
 _LONGEST = 200  # letters of a file's name before its ending; disks allow 255 bytes
 
@@ -38,11 +40,13 @@ class Models(ABC):
         folder: Where they lie.
         config: The run's config.
         finished: Whether the run came to its end; before it there are no models.
+        trusted: Whether code that the config names may be run.
     """
 
     folder: Path
     config: RunConfig
     finished: bool
+    trusted: bool
     _files: Folder
 
     @property
@@ -59,25 +63,23 @@ class Models(ABC):
 
         Running statistics of batch normalisation are among them.
         """
-        with safe_open(self._file(kind), framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        with self._sheets(kind) as file:
+            return {name: part[:] for name, part in file.items()}
 
     @cached_property
     def encoding(self) -> Encoding | None:
         """How a table's columns became the inputs of the models, with the names of the classes; ``None`` without a table."""
         self._files.check(ENCODING)
-        if not (self.folder / ENCODING).exists():
-            return None
-        try:
-            return Encoding.from_dict(json.loads((self.folder / ENCODING).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise BadInput(f"cannot read {self.folder / ENCODING}: {error!r}") from None
+        return kept.encoding(self._files)
 
     @property
     def frozen(self) -> dict[str, Tensor]:
         """Parameters and buffers that were frozen and are the same in all models, by name; mostly there are none."""
         self._files.check(FROZEN)
-        return load_file(self.folder / FROZEN) if (self.folder / FROZEN).exists() else {}
+        if not self._files.has(FROZEN):
+            return {}
+        with self._opened(FROZEN) as file:
+            return {name: part[...] for name, part in file.items()}
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,14 +98,16 @@ class Models(ABC):
         if name not in names:
             raise BadInput(f"no {kind} of {name!r}{nearest(str(name), names)}")
         line = names.index(name)
-        with torch.no_grad(), safe_open(self._file(kind), framework="pt") as file:
-            values = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
+        with torch.no_grad(), self._sheets(kind) as file:
+            values = {key: part[line] for key, part in file.items()}
         return self._whole(values, kind)
 
     def _whole(self, values: dict[str, Tensor], kind: ModelKind) -> dict[str, Tensor]:
         """Add to a node's tensors what is frozen, and the further names of parameters that layers share."""
         values = {**values, **self.frozen}
         tied = self._about(kind)["model"].get("tied", {})
+        if lost := set(tied.values()) - values.keys():
+            raise BadInput(f"{self.folder / model_file(kind)} lacks the parameter {min(lost)!r}, which layers share")
         return {**values, **{name: values[own].clone() for name, own in tied.items()}}
 
     def module(self, kind: ModelKind = "PM", node: str | None = None, into: nn.Module | None = None) -> nn.Module:
@@ -121,14 +125,37 @@ class Models(ABC):
         elif (own := self.config.given.get("model")) is not None and not own.again:
             raise BadInput("this run's model was a module of your own: give one of the same layers with into=")
         else:
-            model = self.config.model
-            if changed := self.config.changed_model():
-                warnings.warn(f"{changed} when this run was made: what the model computes may differ", stacklevel=3)
-            words = None if self.encoding is None else self.encoding.words
-            made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
-            made = made.to(next(iter(values.values())).dtype)
+            made = self._made(values, about)
         _fill(made, values, f"the {kind} of {node!r}" if node is not None else f"the {kind}")
         return made
+
+    def _made(self, values: dict[str, Tensor], about: dict[str, Any]) -> nn.Module:
+        """Make the run's model again, with a place for some numbers."""
+        model, words = self.config.model, None if self.encoding is None else self.encoding.words
+        if "model" in self.config.given:
+            self.refuse_code("model", model.name)
+            if changed := self.config.changed_model():
+                told = f"{changed} when this run was made: what the model computes may differ"
+                warnings.warn(told, PalmetteWarning, stacklevel=4)
+        else:  # as large as the config says only where the numbers are there
+            with torch.device("meta"):
+                task = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options)
+            _check_shapes(task.module, values, f"the model {model.name!r} of the config")
+        made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
+        return made.to(next(iter(values.values())).dtype)
+
+    def refuse_code(self, role: str, path: str) -> None:
+        """Refuse to run code that the run names, where nobody said that it can be trusted.
+
+        Args:
+            role: What it is, as in ``"model"``.
+            path: Its import path or file.
+        """
+        if not self.trusted:
+            raise BadInput(
+                f"the {role} of the run in {self.folder} is code, {path}, which would have to be run. If you trust who made "
+                "this run, say so: --trust on the command line, pm.load(..., trust=True) in Python"
+            )
 
     def predict(
         self,
@@ -169,10 +196,15 @@ class Models(ABC):
             )
         self._files.check(ROWS)
         line = 0 if node is None else self.names("PM").index(node)
-        with safe_open(self.folder / ROWS, framework="pt") as file:
-            rows = {key: file.get_slice(key)[line] for key in file.keys()}  # noqa: SIM118 - not a mapping
-        if method is None and (changed := self.config.changed_code()):
-            warnings.warn(f"{changed} when this run was made: what it predicts may differ", stacklevel=3)
+        with self._opened(ROWS, len(self.names("PM"))) as file:
+            rows = {key: part[line] for key, part in file.items()}
+        if "model" not in rows:
+            raise BadInput(f"{self.folder / ROWS} has no rows named 'model'; no run wrote this")
+        if method is None and "algorithm" in self.config.given:
+            self.refuse_code("algorithm", self.config.source)
+            if changed := self.config.changed_code():
+                told = f"{changed} when this run was made: what it predicts may differ"
+                warnings.warn(told, PalmetteWarning, stacklevel=3)
         dtype, algorithm = rows["model"].dtype, method or self.config.method()
         # The module comes with its layers in the modes they trained in, which say what a row holds.
         task = make_task(module, (), None, loss="squared", **self.config.model.about)
@@ -189,11 +221,10 @@ class Models(ABC):
         folder, names = Path(target), self.names(kind)
         written = [folder / f"{name}.safetensors" for name in file_names(names)]
         folder.mkdir(parents=True, exist_ok=True)
-        with safe_open(self._file(kind), framework="pt") as file:
-            parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+        with self._sheets(kind) as parts:
             for line, path in enumerate(written):
                 rows = {key: part[line] for key, part in parts.items()}
-                save_file(self._whole(rows, kind), path, metadata={"node": names[line]})
+                save_tensors(self._whole(rows, kind), path, {"node": names[line]})
         return written
 
     def _file(self, kind: ModelKind) -> Path:
@@ -209,7 +240,38 @@ class Models(ABC):
 
     def _about(self, kind: ModelKind) -> dict[str, Any]:
         self._file(kind)
-        return self._files.read_about(model_file(kind))
+        return kept.about_models(self._files, model_file(kind))
+
+    def _sheets(self, kind: ModelKind) -> AbstractContextManager[dict[str, Any]]:
+        """Give the tensors of all models of a kind, to be cut line by line."""
+        return self._opened(self._file(kind).name, len(self.names(kind)))
+
+    @contextmanager
+    def _opened(self, name: str, lines: int | None = None) -> Iterator[dict[str, Any]]:
+        """Give the tensors of a file, to be cut; where it says of whom they are, there is a line for each."""
+        path = self.folder / name
+        refuse_larger_than_memory(f"the tensors in {path}", path.stat().st_size, "use a larger machine")
+        try:
+            with safe_open(path, framework="pt") as file:
+                parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+                strange = [key for key, part in parts.items() if lines not in (None, *part.get_shape()[:1])]
+                if strange or (lines is not None and not parts):
+                    raise BadInput(f"{path} does not have a line for each of {lines} nodes; no run wrote this")
+                yield parts
+        except SafetensorError as error:
+            raise BadInput(f"cannot read {path}: {one_line(str(error))}") from None
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) -> None:
+    """Write a safetensors file as a whole; a symbolic link in its place is replaced, and never followed."""
+    part = path.with_name(f".{path.name[:200]}.part")
+    part.unlink(missing_ok=True)
+    try:
+        save_file(tensors, part, metadata=about)
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        part.unlink(missing_ok=True)
+        raise PalmetteError(f"cannot write {path}: {one_line(str(error))}") from None
 
 
 def file_names(names: list[str]) -> list[str]:
@@ -222,6 +284,21 @@ def file_names(names: list[str]) -> list[str]:
         else f"{text[: _LONGEST - 17]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
         for name, text in zip(names, quoted, strict=True)
     ]
+
+
+def _check_shapes(module: nn.Module, values: dict[str, Tensor], what: str) -> None:
+    """Refuse numbers that are not those of a module's parameters; the module need not have any numbers itself."""
+    wanted = {name: tuple(one.shape) for name, one in module.named_parameters(remove_duplicate=False)}
+    for name, shape in wanted.items():
+        if name not in values or tuple(values[name].shape) != shape:
+            there = f"of shape {tuple(values[name].shape)}" if name in values else "missing"
+            raise BadInput(f"{what} has the parameter {name!r} of shape {shape}, and in the run's file it is {there}")
+        if not values[name].is_floating_point():
+            raise BadInput(
+                f"{what} has the parameter {name!r}, which is of type {values[name].dtype} in the run's file"
+            )
+    if not wanted:
+        raise BadInput(f"{what} has no parameters")
 
 
 def _fill(module: nn.Module, values: dict[str, Tensor], what: str) -> None:

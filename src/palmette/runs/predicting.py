@@ -48,6 +48,7 @@ def predict(
     node: str | None = None,
     kind: ModelKind | None = None,
     into: nn.Module | None = None,
+    trust: bool = False,
 ) -> Predictions:
     """Predict the label of every row of a table.
 
@@ -60,8 +61,9 @@ def predict(
         node: Predict all rows with the model of this device or team.
         kind: Of which kind that is (``"PM"``, ``"TM"``, ``"GM"``), where nodes share a name.
         into: A module of the same layers, for a run whose model was a module of your own.
+        trust: Whether code that the run names may be run, where ``run`` is a folder; see `palmette.load`.
     """
-    result = run if isinstance(run, Result) else Result(Path(run))
+    result = run if isinstance(run, Result) else Result(Path(run), trust=trust)
     encoding = table_of(result)
     table, nodes, notes = open_table(data), Nodes(result), []
     refuse_columns(table, encoding)
@@ -169,19 +171,26 @@ class _Lines:
         features, unknown = encode(self._encoding, cells, comma=self._comma)
         self._unknown += unknown
         self._dropped += int((~keep).sum())
+        if not np.isfinite(features[keep]).all():
+            row, place = (int(one) for one in np.argwhere(~np.isfinite(features))[0])
+            column = self._encoding.inputs[place].column
+            raise BadInput(
+                f"row {begin + row + 1}, column {column!r}: the number is far too large for the model; correct it"
+            )
         places = np.flatnonzero(keep).tolist()
         groups: dict[Chosen, list[int]] = {}
         for place in places:
             groups.setdefault(whose[place], []).append(place)
-        made: dict[int, Tensor] = {}
+        order, outputs = [], []
         for chosen, some in groups.items():
             self._used[chosen] += len(some)
-            output = self._forward(chosen, torch.from_numpy(features[some]))
-            made |= dict(zip(some, output, strict=True))
+            outputs.append(self._forward(chosen, torch.from_numpy(features[some])))
+            order += some
+        if outputs:
+            self._outputs.append(torch.cat(outputs)[torch.tensor(order).argsort()])
         self._rows += [begin + place + 1 for place in places]
         self._devices += [devices[place] for place in places]
         self._models += [str(whose[place]) for place in places]
-        self._outputs += [made[place] for place in places]
 
     def _forward(self, chosen: Chosen, x: Tensor) -> Tensor:
         features = x if x.dtype == torch.int64 else x.to(self._result.config.dtype())
@@ -194,7 +203,7 @@ class _Lines:
         if any(device is not None for device in self._devices):
             found["device"] = self._devices
         found["model"] = pa.array(self._models, pa.string())
-        outputs = torch.stack(self._outputs) if self._outputs else torch.zeros((0, len(classes or ()) or 1))
+        outputs = torch.cat(self._outputs) if self._outputs else torch.zeros((0, len(classes or ()) or 1))
         if classes is None:
             found["prediction"] = outputs.reshape(len(outputs), -1)[:, 0].double().numpy()
             return pa.table(found)

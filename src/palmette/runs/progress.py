@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
-from rich.text import Text
 
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
+from palmette.guards.screen import Screen, Text
 from palmette.protocol import ModelKind
 from palmette.runs import wording
 from palmette.runs.execute import Observer
@@ -24,13 +24,13 @@ _PAUSE = 1.0  # seconds between two plain lines
 _STOPPING = "stopping after this round; press Ctrl-C again to stop at once"
 
 
-def errors_console() -> Console:
+def errors_console() -> Screen:
     """Return the console of progress."""
-    return Console(stderr=True, highlight=False)
+    return Screen(stderr=True)
 
 
 @contextmanager
-def watching(label: str, *, shown: bool | None = True, console: Console | None = None) -> Iterator[Observer | None]:
+def watching(label: str, *, shown: bool | None = True, console: Screen | None = None) -> Iterator[Observer | None]:
     """Give the observer that fits where standard error goes.
 
     Args:
@@ -52,7 +52,7 @@ def watching(label: str, *, shown: bool | None = True, console: Console | None =
         yield Lines(label, screen)
 
 
-def draws(screen: Console) -> bool:
+def draws(screen: Screen) -> bool:
     """Return whether bars can be drawn and drawn over; in a notebook that takes ipywidgets."""
     if screen.is_jupyter:
         return find_spec("ipywidgets") is not None
@@ -79,7 +79,7 @@ def outline(simulation: Simulation) -> str:
 class Lines:
     """Tells a run in plain lines, about one a second."""
 
-    def __init__(self, label: str, console: Console) -> None:
+    def __init__(self, label: str, console: Screen) -> None:
         self._label, self._console = label, console
         self._rounds, self._told, self._scores = 0, 0.0, ""
 

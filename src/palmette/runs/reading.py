@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from palmette.algorithms import algorithm, kind_of, source_of
+from palmette.algorithms import ALGORITHMS, algorithm, kind_of, source_of
 from palmette.engines.measures import check_measures
 from palmette.errors import BadInput
 from palmette.files import is_file
+from palmette.guards.texts import from_toml
 from palmette.learner import Optimiser
 from palmette.links import Participation
 from palmette.protocol import Algorithm
@@ -21,18 +21,24 @@ from palmette.runs.config import RunConfig, rounds_of
 from palmette.runs.linking import ClockConfig, LinkConfig, check_links
 from palmette.runs.objects import hash_code
 from palmette.runs.sections import DataConfig, EngineConfig, Given, ModelConfig, names
+from palmette.tables import is_code
 from palmette.task.own import find, is_path, whole_path
 from palmette.tree import Tree
 from palmette.values import one_line, plain, shown, unwritable
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a config file."""
+def read_config(path: Path, data: bytes | None = None) -> dict[str, Any]:
+    """Read a config file.
+
+    Args:
+        path: The file.
+        data: What is in it, where that has been read.
+    """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return from_toml(path.read_bytes() if data is None else data)
     except FileNotFoundError:
         raise BadInput(f"there is no config file {path}") from None
-    except (ValueError, OSError, RecursionError) as error:  # among them what is no TOML, no UTF-8, or has no end
+    except (ValueError, OSError) as error:  # among them what is no TOML, no UTF-8, or has no end
         raise BadInput(f"cannot read config {path}: {error}") from None
 
 
@@ -40,9 +46,18 @@ def read_config(path: Path) -> dict[str, Any]:
 _BRANCHES = ("literal", "function", "constrained", "str", "int", "float", "list[", "dict[")
 
 
-def make_config(values: Mapping[str, Any]) -> RunConfig:
-    """Check a config and everything in it that can be checked without data; all problems are told at once."""
-    values = plain(values)
+def make_config(values: Mapping[str, Any], *, kept: bool = False) -> RunConfig:
+    """Check a config and everything in it that can be checked without data; all problems are told at once.
+
+    Args:
+        values: The config.
+        kept: Whether it is what a run wrote into its folder. Code that it names is not loaded then: the folder may be a
+            stranger's, and reading is not running.
+    """
+    try:
+        values = plain(values)
+    except RecursionError:
+        raise BadInput("the config is nested too deeply; no setting has lists within lists without end") from None
     given = values.get("given", {})
     # Settings of any kind; a run is read also where an algorithm of its user's own cannot be imported.
     own = isinstance(given, Mapping) and "algorithm" in given
@@ -69,7 +84,9 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     checks: list[Callable[[], Any]] = [lambda: Tree.parse(values.get("tree", "4x10"))]
     if isinstance(wanted := names(values.get("metrics", [])), list) and all(isinstance(one, str) for one in wanted):
         checks.append(lambda: check_measures(wanted))
-    if isinstance(settings, Mapping) and not own:
+    if kept:
+        problems += _unaccounted(values, given if isinstance(given, Mapping) else {})
+    if isinstance(settings, Mapping) and not own and not (kept and str(values.get("algorithm")) not in ALGORITHMS):
         checks.append(lambda: _method(values.get("algorithm"), settings))
     if not problems:
         problems += check_links(config.links, config.clock)
@@ -82,6 +99,8 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
             problems.append(str(error))
     if problems:
         raise BadInput("; ".join(dict.fromkeys(map(one_line, problems))))
+    if kept:
+        return config
     if "algorithm" not in config.given and (source := source_of(config.algorithm)):
         config = _from_source(config, source)
     if "model" not in config.given and is_path(config.model.name):
@@ -91,6 +110,33 @@ def make_config(values: Mapping[str, Any]) -> RunConfig:
     if "rounds" not in values and config.source:
         config = config.model_copy(update={"rounds": rounds_of(config.method(), Tree.parse(config.tree))})
     return config
+
+
+def _unaccounted(values: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    """Say which code a run names without what it writes down about code, so that it was not written by a run."""
+    model = values.get("model", {})
+    name = model.get("name", "") if isinstance(model, Mapping) else ""
+    found = {"algorithm": str(values.get("algorithm")), "model": str(name)}
+    known = {"algorithm": found["algorithm"] in ALGORITHMS, "model": not is_path(found["model"])}
+    return [
+        f"{role} {shown(found[role])} is none of Palmette's, and given.{role} does not say where it is from: no run wrote this"
+        for role in found
+        if not known[role] and role not in given
+    ]
+
+
+def code_of(config: RunConfig) -> dict[str, str]:
+    """Return the code that running a config runs besides Palmette's own, by its role; nothing where there is none."""
+    found = {}
+    if config.source not in ALGORITHMS:
+        found["algorithm"] = config.source or config.given["algorithm"].object
+    if is_path(config.model.name):
+        found["model"] = config.model.name
+    if is_code(config.data.name):
+        found["data"] = config.data.name
+    if own := [name for name in config.metrics if ":" in name]:
+        found["metrics"] = ", ".join(own)
+    return found
 
 
 def _from_source(config: RunConfig, source: str) -> RunConfig:

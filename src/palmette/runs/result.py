@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from functools import cached_property
 from pathlib import Path
@@ -12,40 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from palmette.engines.evaluation import lower_is_better
-from palmette.errors import BadInput, nearest
+from palmette.errors import BadInput, PalmetteWarning, nearest
+from palmette.guards.visible import visible
 from palmette.links import Ledger
 from palmette.links.clock import SECOND
 from palmette.protocol import ModelKind
-from palmette.runs.absences import SCHEMA as ABSENCES_SCHEMA
+from palmette.runs import kept
 from palmette.runs.config import RunConfig
-from palmette.runs.folder import (
-    ABSENCES,
-    CONFIG,
-    EVALUATION,
-    IDENTITY,
-    METRICS,
-    OUTLINE,
-    POPULATION,
-    PROGRESS,
-    TIMINGS,
-    TRAFFIC,
-    Folder,
-)
-from palmette.runs.metrics import (
-    DISTANCE,
-    HELD_OUT,
-    OWN,
-    POOLED,
-    SAMPLED,
-    SCHEMA,
-    TRAFFIC_SCHEMA,
-    TRAINED,
-    of_sample,
-    traffic_table,
-)
+from palmette.runs.folder import CONFIG, IDENTITY, METRICS, OUTLINE, POPULATION, TIMINGS, TRAFFIC, Folder
+from palmette.runs.metrics import DISTANCE, HELD_OUT, OWN, POOLED, SAMPLED, TRAINED, of_sample
 from palmette.runs.models import Models
 from palmette.runs.notebook import html_page, html_table, to_pandas
-from palmette.runs.reading import make_config, read_config
 from palmette.runs.wording import number
 
 
@@ -65,39 +41,44 @@ class Result(Models):
         outline: What the algorithm's settings came to on this tree, where it tells (`Algorithm.outline`).
         traffic: Exchanges and bytes by round and link.
         timings: Seconds; the only file of a run that differs when it is run again.
+        trusted: Whether code that the config names may be run, to make a model of the user's own again.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, *, trust: bool = False) -> None:
         folder = Path(folder)
         self._files = files = Folder.open(folder)
-        self.folder, self.finished = folder, files.finished
+        self.folder, self.finished, self.trusted = folder, files.finished, trust
         files.check(
             CONFIG, IDENTITY, METRICS, TRAFFIC, TIMINGS, OUTLINE, POPULATION
         )  # models are checked when they are first read
-        self.config: RunConfig = make_config(read_config(folder / CONFIG))
+        self.config: RunConfig = kept.config_in(files)
         self.outline: dict[str, Any] = {}
         self.timings: dict[str, Any] = {}
-        self.traffic: pa.Table = TRAFFIC_SCHEMA.empty_table()
+        self.metrics: pa.Table
+        self.traffic: pa.Table
         self.ended = ""
         if not self.finished:
-            begun = (folder / PROGRESS).exists()
-            self.metrics: pa.Table = files.read_table(PROGRESS) if begun else SCHEMA.empty_table()
-            so_far = json.loads((self.metrics.schema.metadata or {}).get(b"so far", b"{}"))
-            self.rounds_done, self.ended = so_far.get("round", 0), so_far.get("ended", "")
-            self.traffic = traffic_table(so_far.get("traffic", []))
+            self.metrics, self.traffic, self.rounds_done, self.ended = kept.progress(files, self.config)
+            self._check_whole()
             return
-        self.metrics, self.rounds_done = files.read_table(METRICS), self.config.rounds
-        self.traffic = files.read_table(TRAFFIC)
-        try:
-            self.timings = json.loads((folder / TIMINGS).read_text())
-            self.timings["device_steps"], self.timings["device_steps_per_second"]
-        except (OSError, ValueError, KeyError) as error:
-            raise BadInput(f"cannot read {folder / TIMINGS}: {error!r}") from None
-        if (folder / OUTLINE).exists():
-            try:
-                self.outline = dict(json.loads((folder / OUTLINE).read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError) as error:
-                raise BadInput(f"cannot read {folder / OUTLINE}: {error!r}") from None
+        self.metrics, self.rounds_done = kept.history(files, self.config), self.config.rounds
+        self.traffic = kept.sent(files, self.config)
+        self.timings, self.outline = kept.timings(files), kept.outline(files)
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Refuse metrics that lack what every run measures: the leading metric of each kind of model, in the same rounds."""
+        for kind in self.kinds:
+            rounds = self.curve(kind, self.lead).keys()
+            spreads = [
+                self.curve(kind, self.lead, weight="devices", statistic=statistic).keys()
+                for statistic in ("mean", "spread", "worst-decile")
+            ]
+            if not rounds or any(one != rounds for one in spreads):
+                raise BadInput(
+                    f"the metrics of the run in {self.folder} are not whole: the {self.lead} of {kind} is missing in some "
+                    "rounds; no run wrote this"
+                )
 
     def __repr__(self) -> str:
         config = self.config
@@ -109,7 +90,8 @@ class Result(Models):
         )
         scores = [f"{kind} {self.last(kind, self.lead):.3f}" for kind in self.kinds]
         who = " of a sample of the devices" if self.on == self.curve_on and self.sampled else ""
-        return f"{head}\n  test {self.lead}{who}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+        told = f"{head}\n  test {self.lead}{who}: {', '.join(scores) or 'not measured yet'}; in {self.folder}"
+        return visible(told, lines=True)
 
     def _repr_html_(self) -> str:
         """Return the run as a notebook shows it: every kind of model, what was sent, and where it lies."""
@@ -151,7 +133,12 @@ class Result(Models):
     @cached_property
     def population(self) -> pa.Table | None:
         """Every node with its parent, samples and labels (`palmette.runs.roll.SCHEMA`); ``None`` in runs of older versions."""
-        return self._files.read_table(POPULATION) if self._files.has(POPULATION) else None
+        return kept.roll(self._files)
+
+    @cached_property
+    def log(self) -> list[str]:
+        """The lines of the run's log."""
+        return kept.log(self._files)
 
     @property
     def running(self) -> bool:
@@ -187,6 +174,11 @@ class Result(Models):
         return SAMPLED in self._groups
 
     @cached_property
+    def _overall(self) -> pa.Table:
+        """The rows that are about all devices together; of many devices, a small part of the table."""
+        return self.metrics.filter(pc.equal(self.metrics["tier"], pc.max(self.metrics["tier"])))
+
+    @cached_property
     def _groups(self) -> set[str]:
         return set(self.metrics["on"].unique().to_pylist())
 
@@ -210,13 +202,13 @@ class Result(Models):
         default about that sample in all rounds, ``on="sampled"``; ``on="all"`` is there for the last round. With ``node`` it is
         about that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
         """
-        table = self.metrics
+        table = self._overall if node is None else self.metrics
         own = self._reported.get(metric)
         weight = weight or ("samples" if own is None else OWN)
         pooled = metric in self._pooled and weight == "samples"
         statistic = statistic or (own if own is not None and weight == OWN else POOLED if pooled else "mean")
         wanted = {"model": model, "metric": metric, "weight": weight, "statistic": statistic, "when": when}
-        keep = pc.equal(table["tier"], pc.max(table["tier"])) if node is None else pc.equal(table["node"], node)
+        keep = pc.equal(table["when"], when) if node is None else pc.equal(table["node"], node)
         if tier is not None:
             keep = pc.and_(keep, pc.equal(table["tier"], tier))
         elif node is not None and len(set(table.filter(keep)["tier"].to_pylist())) > 1:
@@ -252,7 +244,7 @@ class Result(Models):
         Where training samples were held out (``engine.held_out``), the round is chosen by them and the number is the one on
         test samples after that round, so that no choice is made on test data.
         """
-        curve = self.curve(model, metric)
+        curve = self.curve(model, metric) or {0: self.last(model, metric)}  # which says what there is
         chosen = self.curve(model, metric, on=of_sample(HELD_OUT) if self.sampled else HELD_OUT) or curve
         sign = -1 if lower_is_better(metric) else 1
         known = {key: value for key, value in chosen.items() if value == value and key in curve}
@@ -332,19 +324,12 @@ class Result(Models):
     @cached_property
     def absences(self) -> pa.Table:
         """Who was absent when, and why: round, tier, node, exchange, reason; empty where nobody was."""
-        return self._table(ABSENCES, ABSENCES_SCHEMA)
+        return kept.absences(self._files, self.config)
 
     @cached_property
     def evaluation(self) -> pa.Table:
         """Exchanges and bytes that evaluation takes besides training, by round and link."""
-        return self._table(EVALUATION, TRAFFIC_SCHEMA)
-
-    def _table(self, name: str, schema: pa.Schema) -> pa.Table:
-        """Read a table that is looked at rarely; an empty one where it is not there."""
-        if not self._files.has(name):
-            return schema.empty_table()
-        self._files.check(name)
-        return self._files.read_table(name)
+        return kept.evaluation(self._files, self.config)
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.
@@ -410,15 +395,20 @@ class Result(Models):
         }
 
 
-def load(folder: str | Path) -> Result:
-    """Read a run from its folder.
+def load(folder: str | Path, *, trust: bool = False) -> Result:
+    """Read a run from its folder; no code is run.
 
     A run that is not finished, because it goes on at this moment or was stopped, comes with a warning and with
     ``finished = False``: its metrics are those so far, and it has no models yet.
+
+    Args:
+        folder: The run's folder.
+        trust: Whether code that the run names may be run when one of its models is asked for: the file or module of a model or
+            an algorithm of your own. Leave it out for what a stranger made.
     """
-    result = Result(folder)
+    result = Result(folder, trust=trust)
     if not result.finished:
         going = "is still running" if result.running else f"is not finished; go on with 'palmette resume {folder}'"
         done = f"{result.rounds_done} of {result.config.rounds} rounds"
-        warnings.warn(f"the run in {folder} {going}. These are its numbers after {done}", stacklevel=2)
+        warnings.warn(f"the run in {folder} {going}. These are its numbers after {done}", PalmetteWarning, stacklevel=2)
     return result

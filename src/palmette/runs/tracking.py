@@ -14,7 +14,7 @@ from typing import Any
 
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
-from palmette.errors import PalmetteError
+from palmette.errors import PalmetteError, PalmetteWarning
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
 from palmette.runs.execute import Observer
@@ -145,7 +145,7 @@ class Tracked:
         text = f"the tracker {name} failed {when} ({told}); the run goes on without it"
         with contextlib.suppress(PalmetteError):  # the log may be on the same full disk
             self._folder.log(f"warning: {text}")
-        warnings.warn(text, stacklevel=4)
+        warnings.warn(text, PalmetteWarning, stacklevel=4)
 
     def _keep(self) -> None:
         """Remember what each tracker knows, for when the run goes on; not one of the files that make the run."""

@@ -16,9 +16,10 @@ from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.protocol.importing import whole_path
 from palmette.protocol.settings import described
-from palmette.runs import Result, RunConfig, make_config, prepare, read_config
+from palmette.runs import Result, RunConfig, make_config, prepare
 from palmette.runs.config import rounds_of
 from palmette.runs.folder import CONFIG, Folder
+from palmette.runs.kept import config_in
 from palmette.runs.objects import is_named
 from palmette.runs.sections import EngineConfig
 from palmette.studies.plan import Arm, is_study
@@ -48,8 +49,7 @@ def arms_of_runs(folders: Iterable[Path], taken: Iterable[str] = ()) -> list[Arm
     used = set(taken)
     found: list[tuple[dict[str, Any], Arm]] = []
     for folder in folders:
-        config = make_config(read_config(folder / CONFIG))
-        Folder.open(folder)
+        config = config_in(Folder.open(folder))
         key = {name: value for name, value in config.model_dump().items() if name not in ("seed", "versions")}
         place = str(folder.absolute())
         same = next((at for at, (other, arm) in enumerate(found) if other == key), None)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from palmette.engines.evaluation import lower_is_better
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.files import MissingFile
 from palmette.population.validation import for_choosing
 from palmette.runs import Interrupted, Result, RunConfig
@@ -125,6 +125,7 @@ def refuse_other(plan: Plan, folder: Path) -> None:
     if gone:
         warnings.warn(
             f"{folder} also holds runs of {', '.join(gone)}, which are not wanted now; they stay on disk and are not shown",
+            PalmetteWarning,
             stacklevel=3,
         )
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from palmette.guards.terminal import guard
 from palmette.runs import RunConfig
 from palmette.studies.trials import Outcome, Populations, Told, Trial, run_trial
 
@@ -111,6 +112,7 @@ def main() -> None:
     """Run the trials that come in, until nobody is there to send any."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a method of the user's own prints is not for the other process
+    guard()
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: asked.set())  # during the rounds of a run it hears for itself
     tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()

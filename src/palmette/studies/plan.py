@@ -6,19 +6,55 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
+from pydantic import BaseModel, ConfigDict, Field
 
 from palmette.errors import BadInput
+from palmette.guards.texts import from_toml
 from palmette.protocol import ModelKind
 from palmette.runs import RunConfig, make_config
 from palmette.runs.files import Files
+from palmette.values import one_line
 
 STUDY, README, RESULTS, OUTCOMES = "study.toml", "README.md", "results.json", "outcomes.json"
 Kind = Literal["compare", "sweep", "demo"]
 TuneOn = Literal["each", "first"]
 _HEAD = "# A study of Palmette: many runs as one. README.md in this folder says what is where and how to go on.\n"
+
+
+class _Method(BaseModel):
+    """A method as a study's file has it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    role: Literal["method", "reference", "point", "chosen"]
+    config: dict[str, Any]
+    runs: dict[str, str] = {}
+    space: dict[str, Any] = {}
+
+
+class _Written(BaseModel):
+    """A plan as a study's file has it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: Kind
+    common: dict[str, Any]
+    methods: list[_Method] = Field(min_length=1)
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1)
+    command: str = ""
+    steps: int | None = None
+    tune: Annotated[int, Field(ge=0, le=10**6)] = 0
+    tune_on: TuneOn = "each"
+    by: str = "PM"
+    metric: str = "accuracy"
+    against: str | None = None
+    reference: str | None = None
+    grid: dict[str, list[Any]] = {}
+    notes: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -146,16 +182,30 @@ def read_plan(folder: Path) -> Plan:
     if not is_study(folder):
         raise BadInput(f"{folder} is not the folder of a study: there is no {STUDY} in it")
     try:
-        values = tomllib.loads(Files(folder).read(STUDY).decode())
-        common, arms = values.pop("common"), []
-        for table in values.pop("methods"):
-            config = make_config({**common, **table["config"]})
-            runs = {int(seed): str(where) for seed, where in table.get("runs", {}).items()}
-            arms.append(Arm(table["name"], config, runs, table.get("space", {}), table["role"]))
-        lists: dict[str, Any] = {key: tuple(values.pop(key)) for key in ("seeds", "notes") if key in values}
-        return Plan(**values, **lists, arms=tuple(arms))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"cannot read {path}: {error}; restore it from a copy, or start a new study") from None
+        told = _Written.model_validate(from_toml(Files(folder).read(STUDY)))
+        arms = []
+        for table in told.methods:
+            _check_name(table.name, told.kind)
+            config = make_config({**told.common, **table.config}, kept=True)
+            runs = {int(seed): where for seed, where in table.runs.items()}
+            arms.append(Arm(table.name, config, runs, table.space, table.role))
+        if len({arm.name for arm in arms}) < len(arms):
+            raise BadInput("two of its methods have one name")
+        if lost := {told.against, told.reference} - {None} - {arm.name for arm in arms}:
+            raise BadInput(f"it has no method {min(map(str, lost))!r}, which it compares with")
+        rest = told.model_dump(exclude={"common", "methods", "seeds", "notes"})
+        return Plan(**rest, seeds=tuple(told.seeds), notes=tuple(told.notes), arms=tuple(arms))
+    except ValueError as error:
+        raise BadInput(
+            f"cannot read {path}: {one_line(str(error))}; restore it from a copy, or start a new study"
+        ) from None
+
+
+def _check_name(name: str, kind: Kind) -> None:
+    """Refuse a method whose folder would lie outside the study's; in a demo it lies in that of its population."""
+    parts = name.split("/")
+    if len(parts) > (2 if kind == "demo" else 1) or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise BadInput(f"a method cannot be called {name!r}, because a folder is named after it")
 
 
 def is_study(folder: Path) -> bool:

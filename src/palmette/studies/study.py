@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -10,9 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import TypeAdapter
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.errors import BadInput, nearest
+from palmette.guards.texts import from_json
+from palmette.guards.visible import visible
 from palmette.report.sheets import sheets
 from palmette.runs import Result
 from palmette.runs.files import Files
@@ -20,8 +22,11 @@ from palmette.runs.folder import CONFIG, Folder
 from palmette.runs.metrics import SCHEMA
 from palmette.runs.notebook import html_page, html_table, to_pandas
 from palmette.studies.plan import OUTCOMES, Arm, Plan, read_plan
+from palmette.values import one_line
 
 _COLUMNS = pa.schema([("method", pa.string()), ("seed", pa.int64()), *SCHEMA])
+
+_OUTCOMES = TypeAdapter(dict[str, dict[str, str]])
 
 
 class Rows:
@@ -72,7 +77,7 @@ class Rows:
 
     def __repr__(self) -> str:
         methods = ", ".join(self.table["method"].unique().to_pylist())
-        return f"{len(self)} rows of {methods or 'no method'}; columns {', '.join(self.table.column_names)}"
+        return visible(f"{len(self)} rows of {methods or 'no method'}; columns {', '.join(self.table.column_names)}")
 
 
 def _last(table: pa.Table) -> pa.Array:
@@ -100,16 +105,18 @@ class Study:
         self.outcomes: dict[str, dict[str, str]] = {}
         if files.has(OUTCOMES):
             try:
-                self.outcomes = dict(json.loads(files.read(OUTCOMES)))
+                self.outcomes = _OUTCOMES.validate_python(from_json(files.read(OUTCOMES)))
             except ValueError as error:
-                raise BadInput(f"cannot read {self.folder / OUTCOMES}: {error}; remove it and go on") from None
+                raise BadInput(
+                    f"cannot read {self.folder / OUTCOMES}: {one_line(str(error))}; remove it and go on"
+                ) from None
 
     def __repr__(self) -> str:
         plan = self.plan
         head = f"Study ({plan.kind}) of {', '.join(arm.name for arm in self.methods)}: seeds {list(plan.seeds)}"
         done = sum(1 for _ in self.results())
         state = "finished" if self.finished else "not finished"
-        return f"{head}\n  {done} runs, {state}; in {self.folder}"
+        return visible(f"{head}\n  {done} runs, {state}; in {self.folder}", lines=True)
 
     def _repr_html_(self) -> str:
         """Return the study as a notebook shows it: the tables that ``palmette show`` prints, and where it lies."""

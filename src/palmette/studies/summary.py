@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from palmette.errors import BadInput
 from palmette.protocol import ModelKind
 from palmette.report import sheets
 from palmette.report.numbers import by_node, top
@@ -147,6 +148,10 @@ def teams_of(runs: Mapping[str, Mapping[int, Result]]) -> Teams:
             if seed not in found:
                 tree = result.config.make_tree()
                 names = by_node(result, "PM", 0, result.lead, on="all")
+                if len(names) != tree.devices:
+                    raise BadInput(
+                        f"the run in {result.folder} measured {len(names)} of its {tree.devices} devices at its end"
+                    )
                 found[seed] = {name: str(team) for name, team in zip(names, tree.ancestors(1), strict=True)}
     return found
 

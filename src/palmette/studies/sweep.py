@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from palmette.algorithms import kind_of
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.learner import Optimiser
 from palmette.population import Population
 from palmette.protocol import Algorithm, ModelKind
@@ -200,7 +200,7 @@ def _different(key: str, values: Any) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if value in found:
-            warnings.warn(f"--grid {key} names {shown(value)} twice; it is tried once", stacklevel=3)
+            warnings.warn(f"--grid {key} names {shown(value)} twice; it is tried once", PalmetteWarning, stacklevel=3)
         else:
             found.append(value)
     return found

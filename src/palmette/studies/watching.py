@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
 
+from palmette.guards.screen import Screen, Text
 from palmette.runs.progress import draws, errors_console
 from palmette.runs.wording import model_style
 from palmette.studies.trials import Eyes, Outcome, Trial
@@ -27,7 +27,7 @@ _MANY, _PAUSE = 30, 1.0  # of more runs than that not every one is told, but abo
 class Blind:
     """Sees nothing; what is to be said is said all the same."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Screen) -> None:
         self._console = console
 
     def begin(self, trial: Trial, rounds: int) -> None:
@@ -58,7 +58,7 @@ class Lines(Blind):
         console: Where to.
     """
 
-    def __init__(self, total: int, console: Console) -> None:
+    def __init__(self, total: int, console: Screen) -> None:
         super().__init__(console)
         self._total, self._ended, self._began = total, 0, time.monotonic()
         self._told = -math.inf
@@ -102,7 +102,7 @@ class LiveTable(Blind):
         console: Where to.
     """
 
-    def __init__(self, runs: Mapping[str, int], console: Console) -> None:
+    def __init__(self, runs: Mapping[str, int], console: Screen) -> None:
         super().__init__(console)
         self._rows = {name: _Row(count) for name, count in runs.items()}
         self._began, self._note = time.monotonic(), ""
@@ -175,7 +175,7 @@ def _mean(values: Sequence[float]) -> str:
 
 
 @contextmanager
-def watching(runs: Mapping[str, int], *, shown: bool | None = True, console: Console | None = None) -> Iterator[Eyes]:
+def watching(runs: Mapping[str, int], *, shown: bool | None = True, console: Screen | None = None) -> Iterator[Eyes]:
     """Give what fits where standard error goes.
 
     Args:

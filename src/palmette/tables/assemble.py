@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.population import Encoding, Population, packing
 from palmette.population.population import check_affine
 from palmette.population.unseen import keep_out
 from palmette.tables.places import Path, plant
 from palmette.tables.problems import Findings
-from palmette.values import Array, fraction
+from palmette.values import Array, fraction, shown
 
 
 def assemble(
@@ -53,7 +53,7 @@ def assemble(
     device = torch.tensor([place[path] for path in paths], dtype=torch.int64)
     y, classes = number_labels(labels, source)
     if classes is not None and len(classes) < 2:
-        raise BadInput(f"{source}: the label is {classes[0]!r} in all samples; there is nothing to learn")
+        raise BadInput(f"{source}: the label is {shown(classes[0])} in all samples; there is nothing to learn")
     flags = torch.from_numpy(test) if isinstance(test, np.ndarray) else fraction("data.test", test)
     packed = packing.pack(
         tree,
@@ -66,7 +66,7 @@ def assemble(
     )
     packing.refuse_large(tree, packed.x, packed.start, affine)
     for warning in findings.warnings:
-        warnings.warn(f"{source}: {warning}", stacklevel=3)
+        warnings.warn(f"{source}: {warning}", PalmetteWarning, stacklevel=3)
     return Population(
         tree,
         *packed[:4],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pv
 
 from palmette.errors import BadInput
+from palmette.guards.packed import unzipped
 from palmette.values import shown
 
 _BLOCK = 1 << 22  # bytes that are read at once
@@ -56,7 +56,9 @@ def find_out(path: Path, head: bytes, encoding: str, delimiter: str) -> Dialect:
         notes += [note] if note else []
     else:
         try:
-            codecs.lookup(encoding)
+            if codecs.lookup(encoding).name == "utf-8" and (found := _encoding(path, zipped)[0]) != "utf-8":
+                told = f"{path.name} is not UTF-8, as encoding = {shown(encoding)} says"
+                raise BadInput(f"{told}; write {found}, or leave it out")
         except LookupError:
             raise BadInput(
                 f"encoding = {shown(encoding)} is not known; write utf-8, latin-1, cp1252 or utf-16"
@@ -119,7 +121,7 @@ def _parse(dialect: Dialect, broken: dict[int, str]) -> pv.ParseOptions:
 
 
 def _opened(path: Path, zipped: bool) -> Any:
-    return gzip.open(path, "rb") if zipped else path.open("rb")
+    return unzipped(path) if zipped else path.open("rb")
 
 
 def _encoding(path: Path, zipped: bool) -> tuple[str, str | None]:
@@ -127,8 +129,8 @@ def _encoding(path: Path, zipped: bool) -> tuple[str, str | None]:
     with _opened(path, zipped) as raw:
         head = raw.read(4)
         for mark, name in _MARKS:
-            if head.startswith(mark):
-                return name, f"{path.name}: read as {name.upper()}, as its first bytes say" if name != "utf-8" else None
+            if head.startswith(mark) and name != "utf-8":
+                return name, f"{path.name}: read as {name.upper()}, as its first bytes say"
         decoder, line, block = codecs.getincrementaldecoder("utf-8")(), 1, head
         sound = True  # as Windows-1252, which leaves some bytes without a meaning
         failed = ""

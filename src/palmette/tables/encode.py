@@ -92,7 +92,10 @@ def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False)
         if inputs[0].equals is None:
             one, values = inputs[0], numbers_of(cells[name], comma=comma)
             values = np.where(np.isnan(values), one.subtract if one.fill is None else one.fill, values)
-            made[:, first] = (values - one.subtract) / one.divide
+            with np.errstate(
+                over="ignore"
+            ):  # what is too large becomes infinite, and is found by those who know the row
+                made[:, first] = (values - one.subtract) / one.divide
             continue
         names = columns.names(cells[name])
         found = pc.index_in(names, value_set=pa.array([one.equals for one in inputs], pa.string()))

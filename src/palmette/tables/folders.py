@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,13 @@ from palmette.values import Array, one_line, shown, whole
 
 TEAMS, LABELS = "teams.csv", "labels.csv"
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # a file of another kind under such a name is none of these
+_MOST_PIXELS = 1 << 27  # of one image; cameras make a tenth of it
+# What reading a damaged image may raise.
+_FAULTS = (
+    *(OSError, ValueError, TypeError, LookupError, ArithmeticError, SyntaxError, EOFError, MemoryError),
+    *(struct.error, zlib.error),
+)
 _PIXELS = (2 / 255, -1.0)  # from bytes to -1..1
 _RULES = ("test", "unseen")  # settings that images and arrays share with tables
 
@@ -64,6 +73,8 @@ def read_folders(
         raise BadInput(
             f"{base}: {told}; make them equal{', for instance with data.size=32' if kind == 'image' else ''}"
         )
+    if len({y.shape[1:] for _, y in parts}) > 1:
+        raise BadInput(f"{base}: labels of devices have different shapes; give one label for each sample")
     paths = [(*above[one.name], one.name) for one, (x, _) in zip(devices, parts, strict=True) for _ in range(len(x))]
     return assemble(
         np.concatenate([x for x, _ in parts]),
@@ -185,6 +196,8 @@ def _arrays(device: Path) -> tuple[Array, Array]:
             )
     if len({x.shape[1:] for x, _ in pairs}) > 1:
         raise BadInput(f"the files in {device} hold samples of different shapes; make them equal")
+    if len({y.shape[1:] for _, y in pairs}) > 1:
+        raise BadInput(f"the files in {device} hold labels of different shapes; give one label for each sample")
     return np.concatenate([x for x, _ in pairs]), np.concatenate([y for _, y in pairs])
 
 
@@ -216,14 +229,16 @@ def _images(device: Path, size: int | None, grey: bool) -> tuple[Array, Array]:
 
 def _picture(file: Path, side: int | None, grey: bool) -> Array:
     """Read one image as bytes of shape (channels, height, width)."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=_FORMATS) as image:
+            if image.width * image.height > _MOST_PIXELS:
+                raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, more than {_MOST_PIXELS:,} in all")
             plain = image.convert("L" if grey or image.mode in ("1", "L", "I;16") else "RGB")
             if side is not None:
                 plain = plain.resize((side, side), Image.Resampling.BILINEAR)
             pixels = np.asarray(plain, dtype=np.uint8)
-    except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+    except (*_FAULTS, Image.DecompressionBombError) as error:
         raise BadInput(f"{file} is no image or is damaged: {one_line(str(error))}") from None
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

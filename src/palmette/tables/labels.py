@@ -7,6 +7,7 @@ from palmette.tables import columns
 from palmette.tables.meaning import Understood
 from palmette.tables.source import Table
 from palmette.tables.survey import MOST, Column
+from palmette.values import shown
 
 COMMAS = "its numbers have commas, which may stand for thousands or for decimals; write them without, as in 1234.5"
 _CLASSES = 20  # different whole numbers that are classes rather than amounts
@@ -60,7 +61,7 @@ def name_classes(found: Understood, table: Table) -> None:
         )
         return
     if len(distinct) < 2:
-        findings.problem(f"the label is {distinct[0]!r} in all rows; there is nothing to learn", None, column.name)
+        findings.problem(f"the label is {shown(distinct[0])} in all rows; there is nothing to learn", None, column.name)
     found.classes = tuple(distinct)
 
 
@@ -74,8 +75,8 @@ def fit_classes(found: Understood, table: Table, known: Encoding) -> None:
     found.classes = known.classes
     strange = [name for name in _distinct(table, column.name, MOST) if name not in known.classes]
     if strange:
-        told = ", ".join(map(repr, strange[:5]))
-        names = ", ".join(map(repr, known.classes[:20]))
+        told = ", ".join(map(shown, strange[:5]))
+        names = ", ".join(map(shown, known.classes[:20]))
         found.findings.problem(f"the models do not know the label {told}; they know {names}", None, column.name)
 
 

@@ -28,6 +28,13 @@ def is_own(name: str) -> bool:
     return name not in DATASETS and (bool(re.search(r"[/\\.:]", name)) or Path(name).exists())
 
 
+def is_code(name: str) -> bool:
+    """Return whether data come from a function by its import path, or from a data set of Hugging Face, which may hold code."""
+    if name in DATASETS:
+        return False
+    return name.startswith(HUB) or (":" in name and not Path(name).expanduser().exists())
+
+
 def label_of(name: str) -> str:
     """Return a short name for data, to be used in the name of a folder."""
     return re.sub(r"[^\w-]+", "-", Path(name).name.split(".")[0] or "data") if is_own(name) else name
@@ -74,7 +81,7 @@ def _open(name: str, seed: int, options: dict[str, Any], fingerprint: str | None
         return load_population(path)
     if name.startswith(HUB):
         return read_hub(name, seed=seed, **options)
-    if ":" in name and not path.exists():
+    if is_code(name):
         return read_function(name, seed=seed, **options)
     if is_folders(path):
         made = read_folders(path, seed=seed, **options)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from palmette import values
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteWarning
 from palmette.population import Encoding, Population
-from palmette.population.packing import arrange
+from palmette.population.packing import LARGEST, arrange
 from palmette.population.recipe import Recipe
 from palmette.population.saved import Packing
 from palmette.population.unseen import keep_out
@@ -101,7 +101,9 @@ def read_table(
     made, _ = pack(table, found, seed, into)
     found.findings.refuse(table.name)
     for note in (*found.findings.notes, *map(str, found.findings.warnings)):
-        warnings.warn(f"{table.name}: {note}".replace(f"{table.name}: {table.name}", table.name), stacklevel=2)
+        warnings.warn(
+            f"{table.name}: {note}".replace(f"{table.name}: {table.name}", table.name), PalmetteWarning, stacklevel=2
+        )
     return made
 
 
@@ -234,13 +236,27 @@ def _fill(table: Table, found: Understood, encoding: Encoding, plan: Plan, x: Ar
         target = cells.pop(encoding.label)
         place = plan.place[rows]
         y[place] = numbers_of(target, comma=table.decimal_commas) if regression else class_numbers(encoding, target)
-        x[place], strange = encode(encoding, cells, comma=table.decimal_commas)
+        made, strange = encode(encoding, cells, comma=table.decimal_commas)
+        _refuse_large(made, table, encoding, plan, rows.start)
+        x[place] = made
         unknown += strange
     if unknown:
         found.findings.notes.append(
             f"{unknown:,} {'cells hold' if unknown != 1 else 'cell holds'} a category that no training row has; left out"
         )
     return y
+
+
+def _refuse_large(made: Array, table: Table, encoding: Encoding, plan: Plan, first: int) -> None:
+    """Refuse a number that is beyond all others of its column, so that it has no place in a 32-bit number."""
+    large = np.abs(made) > LARGEST
+    if large.any():
+        row, place = (int(one) for one in np.argwhere(large)[0])
+        device, column = plan.tree.name(0, int(plan.device[first + row])), encoding.inputs[place].column
+        raise BadInput(
+            f"{table.name}: {table.where(int(plan.rows[first + row]))}, column {column!r}, device {device!r}: the number is "
+            f"above {LARGEST:.0e} after scaling; correct it"
+        )
 
 
 def class_numbers(encoding: Encoding, target: Any) -> Array:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from palmette.errors import BadInput
+from palmette.guards import parquet
+from palmette.guards.packed import FAULTS
 from palmette.tables import delimited
 from palmette.tables.delimited import Dialect
 from palmette.values import one_line, shown
@@ -79,9 +80,8 @@ class Part:
             if self.table is not None:
                 yield from self.table.select(wanted).to_batches(max_chunksize=_ROWS)
             elif self.kind == "parquet":
-                # Without these options Arrow keeps all that it has read of a file in memory.
-                with pq.ParquetFile(self.path, pre_buffer=False, buffer_size=1 << 20) as file:
-                    yield from file.iter_batches(_ROWS, columns=wanted)
+                assert self.path is not None
+                yield from parquet.batches(self.path, wanted, _ROWS)
             elif self.kind == "arrow":
                 with pa.memory_map(str(self.path)) as stream:
                     reader = pa.ipc.open_file(stream)
@@ -90,7 +90,7 @@ class Part:
             else:
                 assert self.dialect is not None
                 yield from delimited.batches(self.path, self.dialect, self.columns, wanted, self.broken)
-        except (pa.ArrowException, OSError, UnicodeError, EOFError) as error:
+        except (pa.ArrowException, *FAULTS) as error:
             raise BadInput(f"{self.name} cannot be read to its end: {one_line(str(error))}") from None
 
 
@@ -217,6 +217,8 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise BadInput(f"there is no file or folder {path}; check the path and the folder you are in")
     if not path.is_dir():
+        if not path.is_file():
+            raise BadInput(f"{path} is no ordinary file, but a pipe or a device; write the table into a file")
         return [path]
     found = sorted(one for one in path.iterdir() if one.is_file() and looks_like_a_table(one))
     if not found:
@@ -231,8 +233,7 @@ def _part(path: Path, encoding: str, delimiter: str) -> Part:
         if not head:
             raise BadInput(f"{path} is empty; a table needs a line with the names of its columns and rows under it")
         if head.startswith(b"PAR1"):
-            with pq.ParquetFile(path) as parquet:
-                return Part(path.name, path, "parquet", parquet.schema_arrow.names)
+            return Part(path.name, path, "parquet", parquet.head(path).names)
         if head.startswith(b"ARROW1"):
             with pa.memory_map(str(path)) as stream:
                 return Part(path.name, path, "arrow", pa.ipc.open_file(stream).schema.names)
@@ -245,7 +246,9 @@ def _part(path: Path, encoding: str, delimiter: str) -> Part:
             )
         dialect = delimited.find_out(path, head, encoding, delimiter)
         return Part(path.name, path, "csv", delimited.columns(path, dialect), dialect=dialect)
-    except (pa.ArrowException, OSError, EOFError, UnicodeError, LookupError) as error:
+    except BadInput:
+        raise
+    except (pa.ArrowException, LookupError, *FAULTS) as error:
         raise BadInput(f"{path} cannot be read: {one_line(str(error))}") from None
 
 

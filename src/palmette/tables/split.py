@@ -11,6 +11,7 @@ from palmette.tables import columns
 from palmette.tables.meaning import Flags, Understood
 from palmette.tables.source import Table
 from palmette.tables.survey import SHOWN
+from palmette.values import shown
 
 _TRAIN, _TEST = {"train", "training"}, {"test", "testing"}
 
@@ -35,7 +36,9 @@ class Split:
         """Return which rows are for testing; words that are neither are told."""
         name = found.how.split
         for row, word in self._wrong:
-            found.findings.problem(f"it says {word!r}, not train or test", table.where(row), name, found.device_of(row))
+            found.findings.problem(
+                f"it says {shown(word)}, not train or test", table.where(row), name, found.device_of(row)
+            )
         if self._count > len(self._wrong):
             found.findings.problem(
                 f"{self._count - len(self._wrong):,} more rows say neither train nor test", None, name

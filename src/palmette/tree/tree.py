@@ -20,6 +20,7 @@ from torch import Tensor
 
 from palmette import address
 from palmette.errors import BadInput, nearest
+from palmette.guards.visible import visible
 from palmette.tree.planting import Ints, from_factors, from_links, from_mapping, refuse_deep, refuse_huge
 from palmette.tree.segments import segment_mean
 from palmette.values import plain, shown, writable
@@ -192,7 +193,7 @@ class Tree:
         counts = [f"{self.size(tier)} {kind}{'s' * (self.size(tier) > 1)}" for tier, kind in enumerate(kinds)]
         ends = [(self.name(tier, 0), self.name(tier, self.size(tier) - 1)) for tier in range(self.top)]
         names = [repr(first) if first == last else f"{first!r} to {last!r}" for first, last in ends]
-        return f"Tree {self}: {' in '.join(counts)} under the {self.name(self.top, 0)}\n  {', '.join(names)}"
+        return f"Tree {self}: {' in '.join(counts)} under the {visible(self.name(self.top, 0))}\n  {', '.join(names)}"
 
     def _factors(self) -> str:
         """Return ``"4x10"`` and the like where all teams of a tier are of one size, else nothing."""

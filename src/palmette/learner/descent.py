@@ -13,10 +13,11 @@ from torch import Tensor
 
 from palmette import address
 from palmette.learner.batches import Plan
-from palmette.learner.fused import FusedBackend, Space
+from palmette.learner.fused import FusedBackend
 from palmette.learner.loop import Instance, LoopBackend
 from palmette.learner.optimisers import Stepping
 from palmette.learner.samples import Samples
+from palmette.learner.space import Space
 from palmette.task.layout import Layout
 
 PerRow = float | Tensor

@@ -39,10 +39,10 @@ class Functional(nn.Module):
 class Reader(nn.Module):
     """An LSTM over embedded tokens that answers after the last one."""
 
-    def __init__(self, layers: int = 1) -> None:
+    def __init__(self, layers: int = 1, kind: type[nn.RNNBase] = nn.LSTM) -> None:
         super().__init__()
         self.table = nn.Embedding(11, 6)
-        self.lstm = nn.LSTM(6, 7, layers, batch_first=True)
+        self.lstm = kind(6, 7, layers, batch_first=True)
         self.last = nn.Linear(7, 5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,9 +53,9 @@ class Reader(nn.Module):
 class Listener(nn.Module):
     """An LSTM without biases over numbers, whose outputs at all steps are looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[nn.RNNBase] = nn.LSTM) -> None:
         super().__init__()
-        self.lstm, self.last = nn.LSTM(3, 4, 2, batch_first=True, bias=False), nn.Linear(20, 5)
+        self.lstm, self.last = kind(3, 4, 2, batch_first=True, bias=False), nn.Linear(20, 5)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.lstm(x)[0].flatten(1))
@@ -218,6 +218,8 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
     "reader": ((5,), Reader()),
     "deep reader": ((4,), Reader(2)),
     "listener": ((5, 3), Listener()),
+    "GRU reader": ((4,), Reader(2, nn.GRU)),
+    "GRU listener": ((5, 3), Listener(nn.GRU)),
     "speller": ((4,), [Spelling([chr(97 + n) * n for n in range(1, 12)], 3, 2, (1, 2), 5), *tail(16)]),
     "idle layer": ((12,), Idle()),
     "ways around": ((6,), Around()),
@@ -232,7 +234,7 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
     "transformer with dropout": ((4,), Reads(norm_first=True, dropout=0.3)),
     "constant places": ((4, 6), placed()),
 }
-TOKENS = ("reader", "deep reader", "speller", "causal transformer", "transformer with dropout")
+TOKENS = ("reader", "deep reader", "GRU reader", "speller", "causal transformer", "transformer with dropout")
 
 
 def task(module: nn.Module | list[nn.Module], **options) -> Task:
@@ -298,8 +300,8 @@ def test_both_ways_to_convolve_agree(name: str, narrow: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("together", [1, 150, 10_000])
-@pytest.mark.parametrize("name", ["reader", "deep reader", "listener"])
-def test_an_lstm_does_not_depend_on_how_many_devices_go_together(
+@pytest.mark.parametrize("name", ["reader", "deep reader", "listener", "GRU reader", "GRU listener"])
+def test_a_recurrent_layer_does_not_depend_on_how_many_devices_go_together(
     name: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palmette.learner.recurrent._TOGETHER", together)

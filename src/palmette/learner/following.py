@@ -83,7 +83,7 @@ class Walk:
         if getattr(layer, "inplace", False):
             self._refuse_changed(node)
         made = self.add(layer, names_of(name, layer), self._value(node.args[0]))
-        if isinstance(layer, nn.LSTM):
+        if isinstance(layer, nn.RNNBase):
             self._several[node] = _only_first(made)
         else:
             self._values[node] = made

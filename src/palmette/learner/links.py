@@ -15,6 +15,7 @@ from palmette.learner import sequences as q
 from palmette.learner import shapes as f
 from palmette.learner import stages as s
 from palmette.learner.convolution import Conv1d, Conv2d, GroupNorm
+from palmette.learner.gated import Gru
 from palmette.learner.joins import Added, Plus, Shift, Shifted
 from palmette.learner.recurrent import Lstm
 from palmette.task import AddressedDropout
@@ -36,6 +37,7 @@ LAYERS: dict[type[nn.Module], type[s.Piece]] = {
     nn.LayerNorm: q.LayerNorm,
     nn.Embedding: q.Embedding,
     nn.LSTM: Lstm,
+    nn.GRU: Gru,
     Spelling: d.Spelled,
     f.Index: f.Select,
     f.Narrow: f.Narrowed,
@@ -118,7 +120,7 @@ def check(layer: nn.Module, where: str) -> None:
             problem = "returns indices"
         case nn.Embedding() if layer.padding_idx is not None or layer.max_norm is not None or layer.scale_grad_by_freq:
             problem = "has a setting (padding_idx, max_norm or scale_grad_by_freq) without a fused form"
-        case nn.LSTM() if layer.bidirectional or layer.proj_size or layer.dropout or not layer.batch_first:
+        case nn.RNNBase() if layer.bidirectional or layer.proj_size or layer.dropout or not layer.batch_first:
             problem = "has a setting (bidirectional, proj_size, dropout or batch_first=False) without a fused form"
     if problem:
         raise NotFused(f"{where} ({title}) {problem}")

@@ -56,7 +56,7 @@ def _rows(table: pa.Table, tiers: list[dict[str, Any]], ends: NDArray[Any]) -> t
         if tier == 1:
             node, when, _ = _placed(table, 0, tiers[0]["names"], ends)
             np.add.at(below, (np.array(tiers[0]["parents"])[node], when), 1)
-        for at in (own.any((1, 2)) | below.any(1)).nonzero()[0].tolist():
+        for at in np.flatnonzero(own.sum((1, 2)) + below.sum(1)).tolist():
             told = [
                 {word: count for word, count in zip(_WORDS, cell, strict=True) if count} for cell in own[at].tolist()
             ]

@@ -16,7 +16,10 @@ _SPECIAL = {
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
 }  # fmt: skip
 
-_FURTHER: Mapping[str, Callable[[float], str]] = {"time": words.duration, "replies_missing": lambda count: f"{count:,.0f}"}
+_FURTHER: Mapping[str, Callable[[float], str]] = {
+    "time": words.duration,
+    "replies_missing": lambda count: f"{count:,.0f}",
+}
 """What a run may cost besides steps and bytes, each with how it is written."""
 
 

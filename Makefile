@@ -56,7 +56,7 @@ prove-large-table: .venv/ready
 	.venv/bin/python proofs/large_table.py /tmp $(or $(KIND),parquet)
 
 # Speeds of models beside a plain loop over devices, written into docs/models.md.
-prove-models prove-batchnorm: export PYTHONPATH = tests
+prove-models prove-batchnorm prove-kills: export PYTHONPATH = tests
 prove-models: .venv/ready
 	.venv/bin/python proofs/models.py
 

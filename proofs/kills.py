@@ -1,42 +1,53 @@
-"""Kill runs at random moments, resume them, and compare every lasting byte with a run that never stopped.
+"""Kill runs of every algorithm, resume them, and compare every lasting byte with a run that never stopped.
 
-Run by hand: ``make prove-kills``. Prints one line per kill and fails at the first difference.
+Run by hand: ``make prove-kills``. Half of the kills come at random moments; the other half inside a checkpoint: in the middle
+of a write, before a rename or a sync, at a random one of all such operations of the run. Some runs are killed again while they
+are resumed. All are real: SIGKILL, which no program can catch. One process loads Palmette and never computes; every run is a
+copy of it. Prints one line per kill, then a table by algorithm; ends with 1 where a byte differs.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-PALMETTE = Path(sys.executable).parent / "palmette"
-LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet")
-METHODS = ["permfl", "pfedmt", "hierfavg", "fedavg", "local"]
-KILLS = 12
+import sklearn.datasets  # noqa: F401 - loaded once, before there are copies
+
+import palmette.runs.journal
+from broken_disks import Disk, kill
+from palmette.algorithms import ALGORITHMS, kind_of
+from palmette.errors import PalmetteError
+from palmette.runs import execute, make_config, resume
+from palmette.runs.folder import CHECKPOINT, CONFIG, PREVIOUS, STATE, Folder
+from test_contract import SMALL
+
+EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
+LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet", "population.parquet", "outline.json")
+MOMENT, INSIDE = "at a random moment", "inside a checkpoint"
+EACH = (MOMENT, INSIDE, MOMENT, INSIDE)  # the kills of one algorithm
+AGAIN = 0.25  # the share of resumed runs that are killed once more
 SEED = 20
 
 
-def command(method: str, out: Path) -> list[str]:
-    """Return the command of one run: long enough to be killed in the middle."""
-    rounds = {"fedavg": "600", "local": "600"}.get(method, "60")
-    options = [
-        "--data",
-        "digits",
-        "--tree",
-        "4x10",
-        "--rounds",
-        rounds,
-        "--seed",
-        str(SEED),
-        "--out",
-        str(out),
-        "--quiet",
-    ]
-    return [str(PALMETTE), "run", method, *options, "--set", "participation.devices=0.6", "--set", "data.shift=rotate"]
+def config_of(method: str) -> dict[str, Any]:
+    """Return a small run: twelve devices in three teams, ten rounds, of which some devices miss some."""
+    model = {"name": "dnn", "hidden": 16} if kind_of(method).parts else {"name": "mclr"}
+    config = {"algorithm": method, "settings": SMALL[method], "model": model, "rounds": 10, "tree": "3x4", "seed": SEED}
+    return {**config, "participation": {"devices": 0.6}, "evaluate_every": 2, "engine": {"check_steps": False}}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -44,44 +55,160 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for pattern in LASTING for path in folder.glob(pattern)}
 
 
-def main() -> int:
-    """Kill, resume, compare."""
-    luck = random.Random(SEED)
-    with tempfile.TemporaryDirectory() as place:
-        whole: dict[str, tuple[dict[str, bytes], float]] = {}
-        for method in METHODS:
-            start = time.monotonic()
-            subprocess.run(command(method, Path(place) / method), check=True, capture_output=True)
-            whole[method] = contents(Path(place) / method), time.monotonic() - start
-        for kill in range(KILLS):
-            method = METHODS[kill % len(METHODS)]
-            expected, seconds = whole[method]
-            out = Path(place) / f"{method}-{kill}"
-            number = luck.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-            moment = luck.uniform(0.3, 0.95) * seconds
-            process = subprocess.Popen(command(method, out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(work: Callable[[], object], place: Path) -> int:
+    """Do some work in a copy of this process, and return its number."""
+    if number := os.fork():
+        return number
+    try:
+        with open(place / "output.txt", "a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        warnings.simplefilter("ignore")
+        work()
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def ended(number: int) -> int:
+    """Wait for a process; 0 where it came to its end, the signal as a negative number where one ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+
+
+def go_on(method: str, out: Path) -> None:
+    """Resume a run, or start it again where nothing was kept."""
+    if (out / CONFIG).exists() and not Folder(out).unbegun:
+        resume(out)
+    else:
+        execute(make_config(config_of(method)), out)
+
+
+def often() -> None:
+    """Keep the state after every round, now as a whole, now what changed."""
+    EXECUTION._CHECKPOINT_SHARE = 1e9
+    palmette.runs.journal._LITTLE = 0
+
+
+@dataclass
+class Whole:
+    """A run that was never stopped: its bytes, its seconds, and its operations on checkpoints."""
+
+    bytes: dict[str, bytes]
+    seconds: float
+    operations: list[str]
+
+
+def whole(method: str, place: Path) -> Whole:
+    """Run to the end, once as users do and once with a checkpoint after every round."""
+    out, counted = place / f"{method}-whole", place / f"{method}-operations"
+
+    def counting() -> None:
+        often()
+        with Disk(lambda count, what: False, only="checkpoint").in_place() as disk:
+            execute(make_config(config_of(method)), place / f"{method}-counted")
+        counted.write_text("\n".join(disk.operations))
+
+    began = time.monotonic()
+    for work in (lambda: execute(make_config(config_of(method)), out), counting):
+        if ended(start(work, place)):
+            raise PalmetteError((place / "output.txt").read_text())
+    found = Whole(contents(out), (time.monotonic() - began) / 2, counted.read_text().splitlines())
+    if contents(place / f"{method}-counted") != found.bytes:
+        raise PalmetteError(f"{method} depends on how often its state is kept")
+    return found
+
+
+@dataclass
+class Tally:
+    """What became of the kills."""
+
+    passed: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    found: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, method: str, how: str, state: str, *, same: bool) -> None:
+        """Count one kill."""
+        (self.passed if same else self.failed)[method] += 1
+        self.found.setdefault(method, Counter()).update([how, state])
+
+
+def kill_one(method: str, how: str, expected: Whole, out: Path, luck: random.Random) -> tuple[str, str]:
+    """Kill one run and return where it was hit and what was kept then; one that was faster than its kill is run again."""
+    while True:
+        if how == MOMENT:
+            moment = luck.uniform(0.2, 1.0) * expected.seconds
+            number = start(lambda: execute(make_config(config_of(method)), out), out.parent)
+            where = f"after {moment:4.2f} s"
             time.sleep(moment)
-            process.send_signal(number)
-            process.wait(timeout=120)
-            kept = sorted(path.name for path in out.iterdir()) if out.exists() else []
-            if not (out / "config.toml").exists():
-                subprocess.run(command(method, out), check=True, capture_output=True)
-            else:
-                subprocess.run([str(PALMETTE), "resume", str(out), "--quiet"], check=True, capture_output=True)
-            same = contents(out) == expected
-            state = (
-                "with a checkpoint"
-                if "checkpoint.bin" in kept
-                else "finished"
-                if "metrics.parquet" in kept
-                else "early"
-            )
-            word = "same" if same else "DIFFERENT"
-            print(f"kill {kill + 1:2}: {method:9} {number.name:8} after {moment:4.1f} s ({state}): {word}")
-            if not same:
-                return 1
-    print(f"{KILLS} passed, 0 failed")
-    return 0
+            os.kill(number, signal.SIGKILL)
+        else:
+            chosen = luck.randrange(len(expected.operations))
+            where = f"in operation {chosen + 1} of {len(expected.operations)}, {expected.operations[chosen]}"
+            number = start(partial(_killed_inside, method, chosen, out), out.parent)
+        code = ended(number)
+        if code == -signal.SIGKILL:
+            kept = any((out / name).exists() for name in (CHECKPOINT, PREVIOUS, STATE))
+            return where, "with a state" if kept else "before the first"
+        if code:
+            raise PalmetteError((out.parent / "output.txt").read_text())
+        shutil.rmtree(out)
+
+
+def _killed_inside(method: str, chosen: int, out: Path) -> None:
+    often()
+    with Disk(lambda count, what: count == chosen, kill, only="checkpoint").in_place():
+        execute(make_config(config_of(method)), out)
+
+
+def prove(plan: list[tuple[str, str]]) -> Tally:
+    """Kill the runs of a plan of algorithms and ways to be killed."""
+    luck, tally, known = random.Random(SEED), Tally(), dict[str, Whole]()
+    for count, (method, how) in enumerate(plan, 1):
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder)
+            if method not in known:
+                known[method] = whole(method, place)
+            where, state = kill_one(method, how, known[method], place / "run", luck)
+            more = ""
+            if luck.random() < AGAIN:
+                number = start(lambda: go_on(method, place / "run"), place)  # noqa: B023 - ended in this turn
+                time.sleep(luck.uniform(0.2, 1.0) * known[method].seconds)
+                os.kill(number, signal.SIGKILL)
+                more = ", killed again" if ended(number) else ""
+            code = ended(start(lambda: go_on(method, place / "run"), place))  # noqa: B023
+            same = code == 0 and contents(place / "run") == known[method].bytes
+            tally.add(method, how, state, same=same)
+            word = "same" if same else "DIFFERENT" if code == 0 else f"FAILED\n{(place / 'output.txt').read_text()}"
+            print(f"kill {count:3}: {method:11} {how} ({where}; {state}{more}): {word}", flush=True)
+    return tally
+
+
+def table(tally: Tally) -> str:
+    """Write the kills by algorithm."""
+    columns = (MOMENT, INSIDE, "before the first", "with a state")
+    lines = [
+        f"| algorithm | {' | '.join(columns)} | resumed to the same bytes |",
+        f"|---|{'---|' * (len(columns) + 1)}",
+    ]
+    for method, found in tally.found.items():
+        numbers = " | ".join(str(found[column]) for column in columns)
+        kills = tally.passed[method] + tally.failed[method]
+        lines.append(f"| {method} | {numbers} | {tally.passed[method]} of {kills} |")
+    total = sum(tally.found.values(), Counter[str]())
+    kills = tally.passed.total() + tally.failed.total()
+    lines.append(
+        f"| **all** | {' | '.join(str(total[column]) for column in columns)} | {tally.passed.total()} of {kills} |"
+    )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Kill runs of all algorithms, or of those that are named."""
+    tally = prove([(method, how) for how in EACH for method in sys.argv[1:] or ALGORITHMS])
+    print(table(tally))
+    print(f"{tally.passed.total()} passed, {tally.failed.total()} failed")
+    return min(1, tally.failed.total())
 
 
 if __name__ == "__main__":

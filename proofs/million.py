@@ -23,6 +23,7 @@ from palmette.links import Link, Participation
 from palmette.population import make_population
 from palmette.runs import execute, make_config
 from palmette.runs.folder import CHECKPOINT, Folder
+from palmette.runs.journal import Journal
 from palmette.task import make_task
 
 GIB = 1 << 30
@@ -63,7 +64,7 @@ def million(place: Path) -> bool:
     )
     print(f"{took:,} devices took part; their rows take {used / 1e9:.2f} GB on disk")
     start = time.perf_counter()
-    Folder(place).save_checkpoint(made.state(), {})
+    Journal(Folder(place)).save(made.state(), {})
     size = (place / CHECKPOINT).stat().st_size
     print(f"checkpoint: {time.perf_counter() - start:.1f} s, {size / 1e9:.2f} GB")
     most = peak()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import subprocess
 import sys
 import warnings
@@ -218,22 +216,6 @@ def test_a_damaged_run_is_refused() -> None:
     assert "metrics.parquet" in refused("show", "one")
     Path("one/config.toml").write_text("algorithm = ")
     assert "config.toml" in refused("show", "one")
-
-
-def test_no_space_left_fails_with_1_and_the_run_resumes_when_there_is_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync, calls = os.fsync, iter(range(100))
-
-    def full(file: int) -> None:
-        if next(calls) >= 8:  # identity, config and a first checkpoint still fit, each with its folder entry
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        sync(file)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        line = refused("run", "permfl", "--rounds", "3", "--tree", "2x3", "--out", "one", code=1)
-    assert "No space left" in line
-    assert "the last good state is kept" in line
-    assert palmette("resume", "one").exit_code == 0
 
 
 @pytest.mark.filterwarnings("default")  # the run warns of it beforehand

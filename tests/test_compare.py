@@ -23,6 +23,7 @@ from palmette.report import sheets
 from palmette.runs import make_config
 from palmette.runs.fingerprint import kept_in
 from palmette.runs.folder import Folder
+from palmette.runs.journal import Journal
 from palmette.studies.crew import Chain, Crew
 from palmette.studies.helper import Helper
 from palmette.studies.statistics import difference, hurt
@@ -68,6 +69,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 # -- the same for all ------------------------------------------------------------------------------------------------------
 
 
+def last_rounds(folder: Path) -> dict[int, int]:
+    """Return the round in which each device last took part, where it did."""
+    found: dict[int, int] = {}
+    for one in Journal(Folder(folder)).read("state.bin").records:
+        found |= zip(one.tensors["ids/0"].tolist(), one.tensors["last/0"].tolist(), strict=True)
+    return found
+
+
 def test_all_methods_meet_the_same_population_participation_and_initial_model(tmp_path: Path) -> None:
     settings = {"local_steps": 2, "team_steps": 1}
     given: dict[str, Any] = {"participation": {"devices": "1 device"}, "settings": settings, "tree": "2x3"}
@@ -79,10 +88,10 @@ def test_all_methods_meet_the_same_population_participation_and_initial_model(tm
         assert len(parts) == 2
         for part in ("samples", "labels", "split", "tree", "weights"):
             assert len({one[part] for one in parts}) == 1
-        seen = [Folder(run.folder).read_checkpoint("state.bin")[0][0]["last/0"].tolist() for run in runs]
+        seen = [last_rounds(run.folder) for run in runs]
         assert seen[0] == seen[1]
         away.append(seen[0])
-    assert -1 in away[0] + away[1]  # somebody never took part, so there was something to draw
+    assert len(away[0]) + len(away[1]) < 12  # somebody never took part, so there was something to draw
     assert away[0] != away[1]
     first, second = (kept_in(Folder(found.run("permfl", seed).folder)).parts for seed in (0, 1))  # type: ignore[union-attr]
     assert first["samples"] != second["samples"]

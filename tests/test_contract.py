@@ -9,8 +9,8 @@ import pytest
 from palmette.algorithms import ALGORITHMS, algorithm
 from palmette.protocol import Algorithm
 from palmette.testing import CHECKS, LOSSY
-from palmette.testing.checks import same_as_separate as assert_separate_is_stacked  # noqa: F401 - for other tests
-from palmette.testing.checks import same_bits as assert_same  # noqa: F401
+from palmette.testing.compared import same_as_separate as assert_separate_is_stacked  # noqa: F401 - for other tests
+from palmette.testing.compared import same_bits as assert_same  # noqa: F401
 from problems import regression, simulate
 from programs import AsyncL2GD, TwoStages
 

@@ -39,6 +39,7 @@ from palmette.engines.evaluation import evaluate
 from palmette.links import Link, Participation
 from palmette.population import Population, make_population
 from palmette.runs.folder import Folder
+from palmette.runs.journal import Journal
 from palmette.protocol import Device, State
 from palmette.engines.simulate import Simulation
 from palmette.engines.store import Store
@@ -162,10 +163,10 @@ with tempfile.TemporaryDirectory() as place:
     made = simulation(population, store=place)
     made.step()
     folder = Folder.create(Path(place) / "run")
-    _, saved = peak(lambda: folder.save_checkpoint(made.state(), {}))
+    _, saved = peak(lambda: Journal(folder).save(made.state(), {}))
     _, copied = peak(lambda: torch.cat(list(made.state()["rows/0/model"])))
     other = simulation(population)
-    other.restore(folder.load_checkpoint()[0])
+    other.restore(Journal(folder).load()[0].tensors)
     assert torch.equal(made.stores[0].rows["model"], other.stores[0].rows["model"])
     told(saved=saved, copied=copied, size=(folder.path / "checkpoint.bin").stat().st_size)
 """

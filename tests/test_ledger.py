@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from palmette.links.ledger import Ledger, Traffic, payload
+from palmette.links.ledger import COLUMNS, Ledger, Traffic, payload
 
 # -- payload -----------------------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def test_the_ledger_keeps_rounds_and_tiers_apart_and_totals_by_tier() -> None:
     ledger.at(0, 1).add(4, 10, 100)
     ledger.at(0, 1).add(4, 10, 100)
     assert ledger.totals() == {1: Traffic(12, 60, 600), 2: Traffic(1, 1, 2)}
-    assert list(ledger.rows()) == [
+    assert [{name: row[name] for name in COLUMNS[:5]} for row in ledger.rows()] == [
         {"round": 0, "tier": 1, "exchanges": 8, "bytes_up": 200, "bytes_down": 20},
         {"round": 0, "tier": 2, "exchanges": 1, "bytes_up": 2, "bytes_down": 1},
         {"round": 1, "tier": 1, "exchanges": 4, "bytes_up": 400, "bytes_down": 40},
@@ -67,3 +67,16 @@ def test_totals_are_no_part_of_the_ledger() -> None:
     ledger.at(0, 1).add(1, 1, 1)
     ledger.totals()[1].add(5, 5, 5)
     assert ledger.totals() == {1: Traffic(1, 1, 1)}
+
+
+def test_a_ledger_is_made_again_of_its_rows() -> None:
+    ledger = Ledger()
+    ledger.at(2, 1).add(4, 40, 400)
+    ledger.at(2, 1).miss([0, 1, 2, 3, 4, 5, 6])
+    ledger.at(2, 1).time = 7
+    assert Ledger.of(ledger.rows()) == ledger
+    assert ledger.totals()[1].missing == {
+        **{"no answer": 1, "away": 2, "lost": 3},
+        **{"late": 4, "corrupt": 5, "not finite": 6},
+    }
+    assert list(next(ledger.rows())) == list(COLUMNS)

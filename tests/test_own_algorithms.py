@@ -394,7 +394,7 @@ def test_the_contract_names_what_is_broken_and_the_fix(members: dict[str, Any], 
 
 
 def test_parts_of_the_contract_can_be_left_out_by_name() -> None:
-    left = ["nobody-answers", "separate-nodes-partial"]
+    left = ["nobody-answers", "unreliable-links"]
     report = contract(changed(server=needs_everybody), leave_out=left)
     assert report.left_out == tuple(left)
     assert "nobody-answers: left out" in str(report)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -22,7 +20,8 @@ from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput, Diverged, PalmetteError
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs import Interrupted, execute, load, make_config, resume, run
-from palmette.runs.folder import CHECKPOINT, PREVIOUS, Folder
+from palmette.runs.folder import CHECKPOINT, Folder
+from palmette.runs.journal import Journal
 from palmette.task import make_task
 from palmette.testing.problems import task_for
 from problems import regression
@@ -286,9 +285,9 @@ def test_a_diverging_run_keeps_the_last_good_round_and_says_what_to_lower(tmp_pa
         pytest.raises(Diverged, match=r"Lower alpha from 1e\+06 to at most 0\.\d+.*state after round \d+ is kept"),
     ):
         execute(make_config(config), tmp_path / "run")
-    kept = Folder(tmp_path / "run").load_checkpoint()
+    kept = Journal(Folder(tmp_path / "run")).load()
     assert kept is not None
-    assert all(bool(rows.isfinite().all()) for rows in kept[0].values() if rows.is_floating_point())
+    assert all(bool(rows.isfinite().all()) for one in kept for rows in one.tensors.values() if rows.is_floating_point())
 
 
 def test_the_last_good_round_is_kept_even_where_checkpoints_are_rare(tmp_path: Path) -> None:
@@ -297,9 +296,9 @@ def test_the_last_good_round_is_kept_even_where_checkpoints_are_rare(tmp_path: P
     config |= {"model": {"name": "mclr", "l2": 3.0}}
     with pytest.warns(UserWarning, match="alpha = 0.75"), pytest.raises(Diverged, match="the loss grew") as told:
         execute(make_config(config), tmp_path / "run")
-    kept = Folder(tmp_path / "run").load_checkpoint()
+    kept = Journal(Folder(tmp_path / "run")).load()
     assert kept is not None
-    done = int(kept[0]["progress"][0])
+    done = kept[-1].round
     assert f"state after round {done} is kept" in str(told.value)
     assert done % 10 == 0  # the last round that was measured and found sane
     assert done >= 10
@@ -337,24 +336,6 @@ def test_too_large_a_team_step_is_named(tmp_path: Path) -> None:
         pytest.raises(Diverged, match=r"Lower eta from 400 to at most 9\b"),
     ):
         execute(make_config(config), tmp_path / "run")
-
-
-def test_a_full_disk_ends_the_run_with_its_last_state_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = execute(make_config(DIGITS), tmp_path / "whole")
-    real = os.fsync
-
-    def full(number: int) -> None:
-        if (tmp_path / "cut" / PREVIOUS).exists():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(number)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(PalmetteError, match=r"No space left on device; the last good state is kept"):
-        execute(make_config(DIGITS), tmp_path / "cut")
-    monkeypatch.undo()
-    assert not list((tmp_path / "cut").glob(".*.part"))
-    assert (tmp_path / "cut" / CHECKPOINT).exists() or (tmp_path / "cut" / PREVIOUS).exists()
-    assert contents(resume(tmp_path / "cut").folder) == contents(whole.folder)
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,14 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import palmette
-import palmette.runs.folder
+import palmette.runs.journal
 from palmette.cli.app import app
 from palmette.errors import BadInput, PalmetteError
 from palmette.runs import execute, load, make_config, resume, verify
-from palmette.runs.files import Files
+from palmette.runs.files import FORMAT, Files
 from palmette.runs.folder import (
     CHECKPOINT,
     CONFIG,
-    FORMAT,
     IDENTITY,
     LOCK,
     MANIFEST,
@@ -35,6 +34,8 @@ from palmette.runs.folder import (
     STATE,
     Folder,
 )
+from palmette.runs.journal import Journal
+from palmette.runs.records import TITLE
 from test_runs import DIGITS, Killer, contents
 
 EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
@@ -54,9 +55,11 @@ def finished(original: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four rounds with the checkpoints after the third and the second."""
+    """A run of four rounds with the checkpoints after the third and the second, each of them whole."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1.0)
+        patch.setattr(palmette.runs.journal, "_LITTLE", 0)
+        patch.setattr(palmette.runs.journal, "_SHARE", 0.0)
         folder = tmp_path_factory.mktemp("runs") / "cut"
         with pytest.raises(ZeroDivisionError):
             execute(make_config(DIGITS), folder, observer=Killer(3))
@@ -84,7 +87,7 @@ def flip(path: Path, place: int) -> None:
 
 def test_a_finished_run_lists_the_checksum_of_every_file_it_wrote(original: Path) -> None:
     listed = Files(original).read_sealed(MANIFEST)
-    assert sorted(listed["files"]) == sorted([*SMALL, *MODELS, "log.txt", STATE])
+    assert sorted(listed["files"]) == sorted([*SMALL, *MODELS, "log.txt", STATE, "evaluation.parquet"])
     assert {path.name for path in original.iterdir()} == {*listed["files"], LOCK, MANIFEST}
     assert all(fact["bytes"] == (original / name).stat().st_size for name, fact in listed["files"].items())
     assert "finished" in (original / "log.txt").read_text()
@@ -211,12 +214,12 @@ def test_verify_tells_what_is_damaged_and_missing(finished: Path, original: Path
     assert code == 1
     assert out.splitlines() == [
         out.splitlines()[0],
-        f"{finished}: finished; 2 of 11 files not as they were written",
+        f"{finished}: finished; 2 of 12 files not as they were written",
         "  devices.safetensors: damaged",
         "  traffic.parquet: missing",
         "  not written by the run, so not checked: note.txt",
     ]
-    assert "11 files" in out.splitlines()[0]
+    assert "12 files" in out.splitlines()[0]
     assert "all as they were written" in out.splitlines()[0]
     code, out, _ = palmette_says("verify", str(original), str(finished), "--json")
     assert code == 1
@@ -286,13 +289,13 @@ def test_another_format_is_refused_with_both_numbers(
 
 
 def test_the_checkpoint_before_the_last_is_kept(stopped: Path) -> None:
-    done = [int(Folder(stopped).read_checkpoint(name)[0][0]["progress"][0]) for name in (CHECKPOINT, PREVIOUS)]
-    assert done == [3, 2]
+    done = [[one.round for one in Journal(Folder(stopped)).read(name).records] for name in (CHECKPOINT, PREVIOUS)]
+    assert done == [[3], [2]]
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(cut: Path, original: Path) -> None:
     (cut / CHECKPOINT).write_bytes((cut / CHECKPOINT).read_bytes()[:-3])
-    with pytest.warns(UserWarning, match=r"checkpoint\.bin is damaged.*checksum is wrong.*passed over"):
+    with pytest.warns(UserWarning, match=r"checkpoint\.bin is damaged.*cut short.*passed over"):
         assert contents(resume(cut).folder) == contents(original)
     log = (cut / "log.txt").read_text()
     assert "checkpoint.bin is damaged" in log
@@ -343,12 +346,21 @@ def _put(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, T
         (_set(format=FORMAT + 1), "format"),
         (_put("progress", lambda value: value.double()), "progress is torch.float64"),
         (_put("progress", lambda value: value[:1]), "progress is .* of shape"),
-        (_put("progress", lambda value: value + torch.tensor([7, 0])), "after round 10 of 4"),
+        (_put("progress", lambda value: value + torch.tensor([7, 0, 0])), "after round 10 of 4"),
+        (
+            _put("progress", lambda value: value + torch.tensor([0, 0, 1])),
+            "from round 1 to round 3, and follows round 0",
+        ),
         (_put("rows/0/model", lambda value: value[:, 1:]), "rows/0/model is"),
         (_put("rows/0/model", lambda value: value[1:]), "rows/0/model are"),
         (_put("last/0", lambda value: value + 5), "last/0"),
-        (_put("last/1", lambda value: value[:1]), "last/1 is"),
-        (_put("turn/0", lambda value: value - 9), "turn/0"),
+        (_put("last/1", lambda value: value[:1]), "last/1"),
+        (_put("last/1", lambda value: value[:, None]), "last/1 is"),
+        (_put("ids/0", lambda value: value[:-1]), "last/0"),
+        (_put("ids/0", lambda value: value.flip(0)), "ids/0"),
+        (_put("ids/0", lambda value: value + 1), "ids/0"),
+        (_put("ids/0", lambda value: value - 1), "ids/0"),
+        (_put("turn/1", lambda value: value - 9), "turn/1"),
         (_put("ledger", lambda value: value[:, :3]), "ledger is"),
         (_put("ledger", lambda value: value - 9), "ledger"),
         (_put("metrics", lambda value: value[:-20]), "metrics cannot be read"),
@@ -357,13 +369,11 @@ def _put(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[dict[str, T
 def test_a_checkpoint_that_does_not_fit_is_passed_over_in_a_line(
     change: Callable[[dict[str, Tensor], dict[str, Any]], None], words: str, cut: Path, original: Path
 ) -> None:
-    folder = Folder(cut)
-    before = (cut / PREVIOUS).read_bytes()
-    (tensors, about), _ = folder.read_checkpoint(CHECKPOINT)
+    journal = Journal(Folder(cut))
+    [(tensors, about)] = journal.read(CHECKPOINT).records
     tensors = {name: value.clone() for name, value in tensors.items()}
     change(tensors, about)
-    folder.save_checkpoint(tensors, about)  # with a right checksum
-    (cut / PREVIOUS).write_bytes(before)
+    journal.save(tensors, about)  # with a right checksum
     with pytest.warns(UserWarning, match=rf"checkpoint\.bin is damaged or not of this run \(.*{words}.*\)"):
         assert contents(resume(cut).folder) == contents(original)
 
@@ -383,12 +393,21 @@ def test_a_checkpoint_that_does_not_fit_is_passed_over_in_a_line(
         b'{"__metadata__": {"about": "{}"}, "x": {"dtype": "F32", "shape": [1], "data_offsets": [8, 4]}}',
         b'{"__metadata__": {"about": "{}"}, "x": {"dtype": "F32", "shape": "a", "data_offsets": [0, 4]}}',
         b'{"__metadata__": {"about": "{}"}, "x": 3}',
+        b'{"__metadata__": {"about": "{}"}, "x": {"dtype": "F32", "shape": [1e12], "data_offsets": [0, 4]}}',
+        b'{"__metadata__": {"about": "{}"}, "x": {"dtype": "F32", "shape": [1000000000000, 0], "data_offsets": [0, 0]}}',
+        b'{"__metadata__": {"about": "{}"}, "x": {"dtype": "F32", "shape": ['
+        + b"1, " * 99
+        + b'1], "data_offsets": [0, 4]}}',
+        b"[" * 100_000,
+        b'{"__metadata__": {"about": "' + b"[" * 100_000 + b'"}}',
+        b" " * (1 << 21) + b"{}",
     ],
 )
 def test_a_checkpoint_whose_description_is_nonsense_is_passed_over(text: bytes, cut: Path, original: Path) -> None:
     data = len(text).to_bytes(8, "little") + text + bytes(64)
+    data = len(data).to_bytes(8, "little") + data
     digest = palmette.runs.files.digest(data).encode()
-    (cut / CHECKPOINT).write_bytes(digest + data)
+    (cut / CHECKPOINT).write_bytes(TITLE + digest + data)
     with pytest.warns(UserWarning, match=r"checkpoint\.bin is damaged or not of this run"):
         assert contents(resume(cut).folder) == contents(original)
 
@@ -410,9 +429,9 @@ def test_a_checkpoint_of_another_run_is_passed_over(cut: Path, tmp_path: Path, o
 
 
 def _memory(folder: Path) -> tuple[dict[str, Any], int]:
-    kept = Folder(folder).load_checkpoint()
+    kept = Journal(Folder(folder)).load()
     assert kept is not None
-    return {name: value for name, value in kept[1].items() if name != "seconds"}, int(kept[0]["progress"][0])
+    return {name: value for name, value in kept[-1].about.items() if name != "seconds"}, kept[-1].round
 
 
 @pytest.mark.parametrize("every", ["auto", 4])
@@ -591,8 +610,12 @@ def test_the_folder_is_synced_after_every_rename(tmp_path: Path, monkeypatch: py
     folder.write("one", b"1")
     assert events == ["file", "rename one", "folder"]
     events.clear()
+    journal = Journal(folder)
     for _ in range(2):
-        folder.save_checkpoint({"progress": torch.zeros(2)}, {})
-    assert events[3:] == [f"rename {PREVIOUS}", "file", f"rename {CHECKPOINT}", "folder"]
+        journal.save({"progress": torch.zeros(2)}, {})
+    assert events[3:] == ["file", f"rename {PREVIOUS}", f"rename {CHECKPOINT}", "folder"]
+    events.clear()
+    journal.extend({"progress": torch.zeros(2)}, {})
+    assert events == ["file"]
     folder.close(keep_state=True)
     assert events[-3:] == ["file", f"rename {MANIFEST}", "folder"]

@@ -27,6 +27,7 @@ from palmette.errors import PalmetteError, ProtocolError
 from palmette.protocol import Node
 from palmette.runs import execute, make_config, resume, run, tensors
 from palmette.runs.folder import CHECKPOINT, Folder
+from palmette.runs.journal import Journal
 from palmette.task import make_task
 from problems import regression, simulate, task_of
 from test_contract import TABLE, assert_same
@@ -140,7 +141,7 @@ def test_room_is_taken_for_rows_before_they_are_first_written_and_only_then(
         assert taken == expected
         taken.clear()
     other = Store(SIZE, {"model": torch.ones(3)}, tmp_path, prefix="other")
-    other.restore(torch.tensor([0, 1] + [-1] * 47 + [3]), {"model": torch.ones(3, 3)})
+    other.restore(torch.tensor([0, 1, 49]), torch.tensor([0, 1, 3]), {"model": torch.ones(3, 3)})
     assert taken == [(0, 24), (588, 12)]
 
 
@@ -198,10 +199,11 @@ def test_written_rows_go_over_to_another_store(
     one, other, third = Store(SIZE, INITIAL), Store(SIZE, INITIAL, folder), Store(SIZE, INITIAL, folder, prefix="third")
     if who:
         one.write(torch.tensor(who), rows_of(len(who), 3.0), 2)
-    pieces = {name: one.written(name) for name in INITIAL}
+    pieces = {name: one.written(name, one.changed()) for name in INITIAL}
     assert pieces["model"].shape == (len(who), 3)
-    other.restore(one.last, {name: torch.cat(list(piece)) for name, piece in pieces.items()})
-    third.restore(one.last, pieces)
+    told = one.changed(), one.last[one.changed()]
+    other.restore(*told, {name: torch.cat([torch.empty(0), *piece]) for name, piece in pieces.items()})
+    third.restore(*told, pieces)
     for store in (other, third):
         assert torch.equal(store.last, one.last)
         for name, rows in store.rows.items():
@@ -302,12 +304,13 @@ def test_a_checkpoint_holds_the_rows_of_those_who_took_part(tmp_path: Path) -> N
     simulation = simulate("permfl", population, 1)
     simulation.stores[0].last[2:] = -1
     folder = Folder.create(tmp_path / "run")
-    folder.save_checkpoint(simulation.state(), {"every": 3})
-    kept = folder.load_checkpoint()
+    Journal(folder).save(simulation.state(), {"every": 3})
+    kept = Journal(folder).load()
     folder.unlock()
     assert kept is not None
-    assert kept[1] == {"every": 3}
-    assert torch.equal(kept[0]["rows/0/model"], simulation.stores[0].rows["model"][:2])
+    assert [record.about for record in kept] == [{"every": 3}]
+    assert kept[0].tensors["ids/0"].tolist() == [0, 1]
+    assert torch.equal(kept[0].tensors["rows/0/model"], simulation.stores[0].rows["model"][:2])
 
 
 # -- files of tensors --------------------------------------------------------------------------------------------------
@@ -334,7 +337,7 @@ def test_tensors_are_written_as_the_library_writes_them(tmp_path: Path) -> None:
     path = tmp_path / "tensors"
     path.write_bytes(b"skipped" + b"." + file.getvalue())
     with open(path, "rb") as opened:
-        found, told = tensors.read(opened, skip=8)
+        found, told = tensors.read(tensors.mapped(opened)[8:])
     assert told == about
     assert found.keys() == given.keys()
     assert all(torch.equal(value, given[name]) for name, value in found.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,10 +17,12 @@ class LinkMemory:
 
     Args:
         size: Number of nodes.
+        folder: Where files of the rows lie; ``None`` keeps them in memory.
+        tier: The nodes' tier, for the files' names.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, size: int, folder: Path | None = None, tier: int = 0) -> None:
+        self._size, self._folder, self._tier = size, folder, tier
         self.stores: dict[str, Store] = {}
         self._lock = threading.Lock()  # chunks of devices are computed by several threads
 
@@ -37,7 +40,8 @@ class LinkMemory:
 
     def add(self, key: str, initial: Mapping[str, Tensor]) -> Store:
         """Make room for rows of a kind that was not there yet."""
-        store = Store(self._size, {name: torch.zeros_like(row) for name, row in initial.items()})
+        zeros = {name: torch.zeros_like(row) for name, row in initial.items()}
+        store = Store(self._size, zeros, self._folder, prefix=f"store-{self._tier}-link-{len(self.stores)}")
         store.prepare()
         self.stores[key] = store
         return store

@@ -37,6 +37,7 @@ from palmette.task import Task
 from palmette.values import whole
 
 _GOOD = Link()
+LINK = "link"  # how the names begin of what codecs of links remember
 ASIDE = 1 << 40  # the exchange number of work outside any exchange, such as `adapt`
 
 
@@ -157,7 +158,7 @@ class Simulation:
             for tier in range(self.tree.tiers)
         ]
         self.counters = [Counters(self.tree.size(tier)) for tier in range(self.tree.tiers)]
-        self.memories = [LinkMemory(self.tree.size(tier)) for tier in range(self.tree.top)]
+        self.memories = [LinkMemory(self.tree.size(tier), folders.get(tier), tier) for tier in range(self.tree.top)]
         """What the codecs of the link above each tier remember."""
         self.ledger, self.record, self.pace = Ledger(), Record(), pace
         self.device_steps = 0
@@ -313,7 +314,8 @@ class Simulation:
 
     def _work(self, parcel: Parcel, positions: slice) -> tuple[Arrival, int]:
         """Let some devices work on a message; return what arrives and the gradient steps they took."""
-        ids, store, delivery = parcel.ids[positions], self.stores[0], parcel.open(positions)
+        delivery, store = parcel.open(positions), self.stores[0]
+        ids = delivery.ids
         kept = store.read(ids)
         device = self._device(ids, parcel.exchange[positions], kept)
         reply, state = rules.device(self.algorithm, device, delivery.message, kept, store.initial)
@@ -336,28 +338,62 @@ class Simulation:
 
     # -- state between rounds ------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Tensor | Pieces]:
-        """Return all that the next rounds depend on, by name; of the stores, the rows of nodes that took part."""
-        tensors: dict[str, Tensor | Pieces] = {
-            "ledger": torch.tensor([list(row.values()) for row in self.ledger.rows()], dtype=torch.int64).reshape(
-                -1, len(COLUMNS)
-            ),
-            "progress": torch.tensor([self.round, self.device_steps]),
-            "record": self.record.table(),
+    @property
+    def kept(self) -> dict[str, Store]:
+        """All that is kept of nodes between rounds, by the name that it has in a checkpoint."""
+        own = {str(tier): store for tier, store in enumerate(self.stores)}
+        links = {
+            f"{LINK}/{tier}/{key}": store
+            for tier, memory in enumerate(self.memories)
+            for key, store in sorted(memory.stores.items())
         }
-        for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
-            tensors |= {f"rows/{tier}/{name}": store.written(name) for name in store.initial}
-            tensors |= {f"last/{tier}": store.last, f"counts/{tier}": counter.table[1:]}
+        return own | links
+
+    def state(self, since: int = 0) -> dict[str, Tensor | Pieces]:
+        """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all."""
+        traffic = [list(row.values()) for row in self.ledger.rows() if row["round"] >= since]
+        tensors: dict[str, Tensor | Pieces] = {
+            "ledger": torch.tensor(traffic, dtype=torch.int64).reshape(-1, len(COLUMNS)),
+            "record": self.record.since(since),
+            "progress": torch.tensor([self.round, self.device_steps, since]),
+        }
+        for name, store in self.kept.items():
+            ids = store.changed(since)
+            tensors |= {f"ids/{name}": ids, f"last/{name}": store.last[ids]}
+            tensors |= {f"rows/{name}/{kind}": store.written(kind, ids) for kind in store.initial}
+        for tier, counter in enumerate(self.counters):
+            counts = counter.table[1:]  # exchanges within a round are over
+            tensors[f"counts/{tier}"] = counts if bool(counts.any()) else counts[:, :0]
         return tensors
 
     def restore(self, tensors: Mapping[str, Any]) -> None:
-        """Go on from a state: the next rounds come out as if there had been no stop."""
-        for tier, (store, counter) in enumerate(zip(self.stores, self.counters, strict=True)):
-            store.restore(tensors[f"last/{tier}"], {name: tensors[f"rows/{tier}/{name}"] for name in store.initial})
-            counter.table[1:] = tensors[f"counts/{tier}"]
-        self.round, self.device_steps = tensors["progress"].tolist()
-        self.ledger = Ledger.of(dict(zip(COLUMNS, row, strict=True)) for row in tensors["ledger"].tolist())
-        self.record.restore(tensors["record"])
+        """Go on from a state: the next rounds come out as if there had been no stop.
+
+        A state since the first round is whole. One since a later round is what changed after the one that was restored last.
+        """
+        self.round, self.device_steps, since = tensors["progress"].tolist()
+        if since == 0:
+            self.ledger = Ledger()
+            for store in self.kept.values():
+                store.forget()
+        for name in (key.removeprefix("last/") for key in tensors if key.startswith("last/")):
+            prefix = f"rows/{name}/"
+            rows = {key.removeprefix(prefix): tensors[key] for key in tensors if key.startswith(prefix)}
+            store = self.kept.get(name) or self._link_store(name, rows)
+            store.restore(tensors[f"ids/{name}"], tensors[f"last/{name}"], rows)
+        for tier, counter in enumerate(self.counters):
+            given = tensors[f"counts/{tier}"]
+            counter.table[1:] = given if given.shape[1] else 0
+        added = Ledger.of(dict(zip(COLUMNS, row, strict=True)) for row in tensors["ledger"].tolist())
+        self.ledger.entries |= added.entries
+        self.record.restore(tensors["record"], since)
+
+    def _link_store(self, name: str, rows: Mapping[str, Any]) -> Store:
+        """Make room for what the codecs of a link remembered when a state was kept."""
+        _, tier, key = name.split("/", 2)
+        return self.memories[int(tier)].add(
+            key, {kind: torch.zeros(like.shape[1:], dtype=like.dtype) for kind, like in rows.items()}
+        )
 
     # -- models --------------------------------------------------------------------------------------------------------
 

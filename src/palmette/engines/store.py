@@ -29,7 +29,9 @@ from palmette.protocol import State
 
 Numbers = npt.NDArray[np.int64]
 
-_BLOCK = 1 << 24  # bytes of rows that are looked at together, so that a pass over the store holds little of it
+_BLOCK = (
+    1 << 20
+)  # bytes of rows that are copied together: little beside the store, and still in the cache when they are used
 _SPARE = 1 << 30  # bytes left free on a disk for checkpoints, and for everybody else
 
 
@@ -198,9 +200,10 @@ class Store:
                 held, kept = self.rows[name], mine[seen]
                 held.index_copy_(0, ids.to(held.device), rows[kept.to(rows.device)].to(held.device))
 
-    def forget(self, which: Tensor) -> None:
-        """Let some nodes (bool) be as if they had never taken part."""
-        self._forget((which & (self.last >= 0)).nonzero().squeeze(1))
+    def forget(self, which: Tensor | None = None) -> None:
+        """Let all nodes, or some (bool), be as if they had never taken part."""
+        seen = self.last >= 0
+        self._forget((seen if which is None else which & seen).nonzero().squeeze(1))
 
     def _forget(self, ids: Tensor) -> None:
         for rows in self.rows.values() if len(ids) else ():
@@ -209,16 +212,30 @@ class Store:
 
     # -- as a whole ----------------------------------------------------------------------------------------------------
 
-    def written(self, name: str) -> Pieces:
-        """Return the rows of the nodes that took part, in order."""
-        shape = (int((self.last >= 0).sum()), *self.initial[name].shape)
-        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name))
+    def changed(self, since: int = 0) -> Tensor:
+        """Return the nodes whose rows were written in round ``since`` or later, in order; by default all that ever were.
 
-    def restore(self, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
-        """Take over what `last` and `written` told of another store."""
-        ids = (last >= 0).nonzero().squeeze(1)
+        A checkpoint keeps what changed since the one before by it: whatever else a row is written by, `write` must tell.
+        """
+        return torch.from_numpy(np.flatnonzero(self.last.numpy() >= max(0, since)))
+
+    def written(self, name: str, ids: Tensor) -> Pieces:
+        """Return one kind of rows of some nodes that took part, some at a time."""
+        shape = (len(ids), *self.initial[name].shape)
+        return Pieces(shape, self.initial[name].dtype, lambda: self._written(name, ids))
+
+    def restore(self, ids: Tensor, last: Tensor, written: Mapping[str, Tensor | Pieces]) -> None:
+        """Take over rows of another store; nodes that are not among them keep what they have.
+
+        Args:
+            ids: Which nodes, ascending; see `changed`.
+            last: The round in which each of them last took part.
+            written: Their rows by name; see `written`.
+        """
+        if not len(ids):
+            return
         self._take_room(ids.numpy())
-        self.last.copy_(last)
+        self.last[ids] = last
         for name, given in written.items():
             rows, done = self.rows[name], 0
             for part in given.split(self._block(name)) if isinstance(given, Tensor) else given:
@@ -226,10 +243,13 @@ class Store:
                 rows.index_copy_(0, some.to(rows.device), part.to(rows.device))
                 done += len(part)
 
-    def _written(self, name: str) -> Iterator[Tensor]:
+    def _written(self, name: str, ids: Tensor) -> Iterator[Tensor]:
         rows = self.rows[name]
-        for ids in (self.last >= 0).nonzero().squeeze(1).split(self._block(name)):
-            yield rows.index_select(0, ids.to(rows.device))
+        for some in ids.split(self._block(name)):
+            if rows.device.type == "cpu":  # torch would have several threads copy, which wait for those of the learner
+                yield torch.from_numpy(rows.numpy().take(some.numpy(), axis=0))
+            else:
+                yield rows.index_select(0, some.to(rows.device))
 
     def remove(self) -> None:
         """Remove the files; the rows can still be read as long as this store lives."""

@@ -49,15 +49,16 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
     narrowed = asking is not None or ask.only is not None or link.barred is not None
     if link.participation.kind != "all" or narrowed or ask.apart:
         asked = there = _asked(node, ask, office, asking, number, turn)
-    begin, reason = office.mine.time[node.ids], None
+    reason = None
     if not link.certain:
-        reason = link.absent(node, number[parents[asked]], asked, begin[parents[asked]])
+        above = parents[asked]
+        reason = link.absent(node, number[above], asked, office.mine.time[node.ids][above])
         if bool(reason.any()):
             there = asked[reason == 0]
     everybody = there is node.child_places
     here, ids = (parents, children) if everybody else (parents[there], children[there])
     exchanges = torch.from_numpy(number.numpy()[here.numpy()])
-    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office, begin[here])
+    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office)
     reduction = Reduction(node, ask, weights, asked, there, link.aggregate)
     tally = _Tally(parcel, closely=reason is not None or office.clocked or ask.apart)
     if ids.shape[0]:
@@ -196,5 +197,5 @@ def _sent_in_vain(parcel: Parcel, asked: Tensor, there: Tensor, number: Tensor) 
     node = parcel.node
     out = asked[~torch.isin(asked, there)]
     ids, here = node.child_ids[out], node.child_parents[out]
-    lost = Parcel(ids, number[here], parcel.message, here, out, node, parcel.office, torch.zeros_like(ids))
+    lost = Parcel(ids, number[here], parcel.message, here, out, node, parcel.office)
     return int(lost.post.send("down", lost.take(slice(None), wrapped=True), ids).lengths.sum())

@@ -37,7 +37,6 @@ class Parcel:
         places: For each, its position among all children of the asking stack.
         node: The asking stack.
         office: What it asks with.
-        begin: For each, the time at which its parent asks.
     """
 
     ids: Tensor
@@ -47,7 +46,6 @@ class Parcel:
     places: Tensor
     node: Node
     office: Office
-    begin: Tensor
 
     def take(self, positions: Positions, *, wrapped: bool = False) -> Any:
         """Return the message with one line for each of the children at ``positions``.
@@ -76,6 +74,12 @@ class Parcel:
         return Post(link.down, link.up, self.office.memory, self.node.layout)
 
     @cached_property
+    def begin(self) -> Tensor:
+        """For each child, the time at which its parent asks; to be looked at before that goes on."""
+        begin: Tensor = self.office.mine.time[self.node.ids][self.parents]
+        return begin
+
+    @property
     def uncertain(self) -> bool:
         """Whether a reply may not enter though its sender has worked."""
         return self.office.link.faults.drops
@@ -164,20 +168,17 @@ class Delivery:
             ended: When each ended its work, where there is a clock.
             kept: What they keep, which is looked at where they have nothing to reply.
         """
-        parcel, office = self.parcel, self.parcel.office
         _check_lines(reply, self.ids.shape[0])
         reply = self._guarded(reply)
-        reason = self._fate()
-        reason = self._finite(reply if reply is not None else kept, reason)
-        if self.sent is None:
-            if reason is None:
-                return Arrival(plain(reply), total_payload(reply, None, len(self.ids)))
-            entered = reason == 0
-            some = entered.nonzero().squeeze(1)
-            return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, entered, reason)
-        return self._judge(
-            parcel.post.send("up", reply, self.ids), ended, reason, silent=reply is None and office.clocked
-        )
+        if self.sent is not None:
+            sent = self.parcel.post.send("up", reply, self.ids)
+            reason = self._finite(kept if reply is None else sent.body, self._fate())
+            return self._judge(sent, ended, reason, silent=reply is None)
+        reason = self._finite(kept if reply is None else reply, self._fate())
+        if reason is None:
+            return Arrival(plain(reply), total_payload(reply, None, self.ids.shape[0]))
+        some = (reason == 0).nonzero().squeeze(1)
+        return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, reason == 0, reason)
 
     def receive(self, body: Any, ended: Tensor | None) -> Arrival:
         """Take the reply of one child from another machine, as it came over the wire."""
@@ -194,10 +195,11 @@ class Delivery:
     # -- which replies enter -------------------------------------------------------------------------------------------
 
     def _guarded(self, reply: Any) -> Any:
-        node, link = self.parcel.node, self.parcel.office.link
-        return guarded(
-            link, node.tree, node.tier - 1, self.ids, node.seed, node.round, self.parcel.exchange[self.positions], reply
-        )
+        link, node = self.parcel.office.link, self.parcel.node
+        if not link.guards:
+            return reply
+        where = (node.tree, node.tier - 1, self.ids, node.seed, node.round, self.parcel.exchange[self.positions])
+        return guarded(link, *where, reply)
 
     def _fate(self) -> Tensor | None:
         """Return what chance does to the replies: places in `REASONS`; ``None`` where nothing can happen."""

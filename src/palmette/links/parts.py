@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import WireError
+from palmette.links.codecs.payload import raw_bytes
 from palmette.links.sparse import MASK, Sparse
 from palmette.values import shown
 
@@ -121,9 +122,10 @@ def write(name: str, value: Any) -> tuple[Part, bytes]:
         rows = value.rows if isinstance(value, Sparse) else value
         type_, shape = _NAMES.get(rows.dtype, str(rows.dtype)), tuple(rows.shape)
     if isinstance(value, Tensor):
-        kind, blob = "rows", _bytes_of(value)
+        kind, blob = "rows", raw_bytes(value).tobytes()
     elif isinstance(value, Sparse):
-        kind, blob = "sparse", MASK.encode(value.rows.reshape(1, value.rows.numel()), [], {}).blobs()[0]
+        flat = value.rows.reshape(1, value.rows.numel())
+        kind, blob = "sparse", MASK.encode(flat, [flat.shape[1]], {}).blobs()[0]
     elif isinstance(value, Coded):
         kind, blob = "coded", value.blob
     elif isinstance(value, str):
@@ -157,7 +159,7 @@ def read(part: Part, data: memoryview) -> Any:
         return Coded(bytes(data), part.shape, dtype)
     if part.kind == "sparse":
         row = torch.zeros((), dtype=dtype).expand(math.prod(part.shape))
-        return Sparse(MASK.decode([bytes(data)], row, [], {})[0].reshape(part.shape))
+        return Sparse(MASK.decode([bytes(data)], row, [len(row)], {})[0].reshape(part.shape))
     if not data:
         return torch.empty(part.shape, dtype=dtype)
     raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)  # a copy: what was decoded may be written into
@@ -176,8 +178,3 @@ def whole(value: Any, least: int, what: str) -> int:
 def encodable(text: str) -> bool:
     """Return whether a text can be written as UTF-8; halves of letters cannot."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def _bytes_of(rows: Tensor) -> bytes:
-    raw: bytes = rows.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return raw

@@ -100,7 +100,7 @@ class Post:
         """Decode what came from, or to, one child."""
         lengths = torch.zeros(1, dtype=torch.int64)
         kept: dict[str, Mapping[str, Tensor]] = {}
-        codec = self._codecs[way] if not self._codecs[way].plain else MASK
+        codec = MASK if self._codecs[way].plain else self._codecs[way]
 
         def received(name: str, value: Any) -> Any:
             if not isinstance(value, Coded):
@@ -113,7 +113,8 @@ class Post:
                     f"the part {name!r} of a message is encoded and has {len(value.shape)} dimensions, not one"
                 )
             row = value.row
-            key, initial = _key(way, name, row.shape, row.dtype), codec.keeps(row)
+            key = _key(way, name, row.shape, row.dtype)
+            initial = dict.fromkeys(codec.keeps(row[:0]), row)  # takes no memory, whatever size is claimed
             before = self._memory.read(key, child, initial) if initial else {}
             rows, after = codec.decode([value.blob], row, self._sizes(row.shape[0]), before)
             lengths.add_(len(value.blob))
@@ -134,7 +135,7 @@ class Post:
         """Return what encodes a part of a message; nothing for numbers, and for rows that are no models or all of them."""
         codec = self._codecs[way]
         if isinstance(value, Sparse):
-            return MASK if codec.plain else codec
+            return MASK if codec.plain else codec  # the user's own choice, which may be "mask+int8"
         model = isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 2 and value.shape[1] > 1
         return codec if model and not codec.plain else None
 

@@ -64,9 +64,15 @@ class Record:
             self._parts = [torch.cat(self._parts) if self._parts else torch.zeros((0, len(COLUMNS)), dtype=torch.int64)]
         return self._parts[0]
 
-    def restore(self, table: Tensor) -> None:
-        """Go on from a table."""
-        self._parts = [table.clone()]
+    def since(self, round_: int) -> Tensor:
+        """Return what was written in a round or later, as a table."""
+        table = self.table()
+        return table[table[:, 0] >= round_]
+
+    def restore(self, table: Tensor, since: int = 0) -> None:
+        """Go on from a table; what was written before a round stays."""
+        before = self.table()
+        self._parts = [torch.cat([before[before[:, 0] < since], table])]
 
 
 def replay(table: Tensor) -> Absences:

@@ -6,6 +6,7 @@ tolerance is zero. The encoding is exact: what is decoded is, bit for bit, what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +37,7 @@ class Sparse:
 
     def sizes(self) -> Tensor:
         """Return the bytes each row takes: a mask of one bit per entry, then the values that are not zero."""
-        return MASK.encode(self.rows, [], {}).lengths
+        return MASK.encode(self.rows, [math.prod(self.rows.shape[1:])], {}).lengths
 
 
 def prune(rows: Tensor, tolerance: float) -> Tensor:

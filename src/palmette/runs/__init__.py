@@ -533,7 +533,7 @@ def _work(
             tracked.end(_how(error), {})
         raise
     finally:
-        for store in simulation.stores:
+        for store in simulation.kept.values() if folder.in_place else ():
             store.remove()  # what is to be kept is in the checkpoint or in the models
         folder.unlock()
     result = Result(folder.path)

@@ -239,7 +239,11 @@ class RunConfig(BaseModel):
         tree = population.tree.flat() if method.flat else population.tree
         work = keeps(task, self.optimiser, self.dtype())
         rows = rules.stored(method, tree, 0, task.layout, task.initial(self.dtype()), work)
-        kept = rows_bytes(tree.devices, rows)
+        link = self.make_links(population.tree, flat=method.flat)[0]
+        codecs = {
+            str(way): task.initial(self.dtype()) for way, codec in enumerate((link.down, link.up)) if codec.remembers
+        }
+        kept = rows_bytes(tree.devices, {**rows, **codecs})
         on_disk = self.engine.store == "disk" or (self.engine.store == "auto" and kept > _IN_MEMORY)
         return folder if on_disk else "memory"
 

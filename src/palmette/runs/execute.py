@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import signal
 import threading
@@ -13,9 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
-import pyarrow.parquet as pq
-import torch
-from torch import Tensor
+import pyarrow as pa
 
 from palmette.engines.evaluation import Measured, Scores, cost
 from palmette.engines.simulate import Looked, Simulation
@@ -26,6 +22,7 @@ from palmette.runs.absences import absences_table
 from palmette.runs.checkpoint import Memory, Seconds, Span, check_rounds, unfit
 from palmette.runs.checkpoint import history as unpacked
 from palmette.runs.config import RunConfig
+from palmette.runs.files import Unwritable
 from palmette.runs.fingerprint import fingerprint, introduce, recognised
 from palmette.runs.folder import (
     ABSENCES,
@@ -36,13 +33,14 @@ from palmette.runs.folder import (
     OUTLINE,
     POPULATION,
     PREVIOUS,
-    PROGRESS,
     TIMINGS,
     TRAFFIC,
     Folder,
 )
 from palmette.runs.history import History
+from palmette.runs.keeping import Keeper
 from palmette.runs.metrics import traffic_table
+from palmette.runs.records import Record
 from palmette.runs.roll import roll
 from palmette.runs.saving import save_models
 from palmette.theory import advice, compared, warnings_of
@@ -85,7 +83,7 @@ class Execution:
     def __init__(self, simulation: Simulation, config: RunConfig, folder: Folder, observer: Observer | None) -> None:
         self._simulation, self._config, self._folder, self._observer = simulation, config, folder, observer
         self._history = History(simulation, config)
-        self._ended = ""  # what went wrong, where something did
+        self._keeper = Keeper(simulation, self._history, folder)
         self._initial_loss: float | None = None
         self._seconds: Seconds = {
             "estimate": 0.0,
@@ -108,9 +106,9 @@ class Execution:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer
         began = recognised(self._folder, self._fingerprint)
-        kept = self._folder.load_checkpoint(unfit=partial(unfit, simulation, self._fingerprint.digest))
+        kept = self._keeper.load(unfit=partial(unfit, simulation, self._fingerprint.digest))
         if kept is not None:
-            self._restore(*kept)
+            self._restore(kept)
             self._folder.reopen()
         elif self._folder.finished:
             raise PalmetteError(
@@ -152,9 +150,7 @@ class Execution:
                 while simulation.round < simulation.rounds:
                     self._round()
                     if self._stop and simulation.round < simulation.rounds:
-                        self._checkpoint()
-                        self._publish()
-                        raise Interrupted(f"stopped after round {simulation.round} of {simulation.rounds}")
+                        raise self._stopped()
             except Diverged as error:
                 raise self._diverged(error) from None
             except Halted:
@@ -169,6 +165,7 @@ class Execution:
 
     def _round(self) -> None:
         simulation = self._simulation
+        self._folder.check_place()
         done = simulation.round + 1
         before = self._measure() if self._history.due(done) else None
         adapted = simulation.adapt_steps
@@ -195,7 +192,7 @@ class Execution:
         self._good = done
         spent, total = self._seconds, sum(self._seconds.values())
         if done < simulation.rounds:
-            if spent["checkpoints"] <= _CHECKPOINT_SHARE * total:
+            if self._keeper.failing or spent["checkpoints"] <= _CHECKPOINT_SHARE * total:
                 self._checkpoint()
             waited = time.monotonic() - self._published
             if waited >= _PUBLISH_PAUSE and spent["progress"] <= _PUBLISH_SHARE * total:
@@ -239,25 +236,15 @@ class Execution:
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
-    def _publish(self) -> None:
+    def _publish(self, ended: str = "") -> None:
         """Put the history so far on disk, for those who look at a run before its end."""
         with self._timed("progress"):
-            simulation = self._simulation
-            so_far = {
-                "round": simulation.round,
-                "traffic": [list(row.values()) for row in simulation.ledger.rows()],
-                "device_steps": simulation.device_steps,
-                "ended": self._ended,
-            }
-            table = self._history.table().replace_schema_metadata({"so far": json.dumps(so_far)})
-            self._folder.write_table(PROGRESS, table)
+            self._keeper.publish(ended)
         self._published = time.monotonic()
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, *, must: bool = False) -> None:
+        """Keep the state; where that fails, it is tried again later, or the run ends if it ``must`` be."""
         with self._timed("checkpoints"):
-            sink = io.BytesIO()
-            pq.write_table(self._history.table(), sink, compression="zstd")
-            history = torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8)
             memory = Memory(
                 run=self._fingerprint.digest,
                 every=self._history.every,
@@ -267,13 +254,14 @@ class Execution:
                 looked_at_rounds=self._simulation.looked_at_rounds,
                 seconds=self._seconds,
             )
-            self._folder.save_checkpoint({**self._simulation.state(), "metrics": history}, memory.model_dump())
+            (self._keeper.save if must else self._keeper.try_to_save)(memory)
 
-    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-        memory, table = Memory.model_validate(about), unpacked(tensors["metrics"])
-        check_rounds(self._simulation, int(tensors["progress"][0]), memory)
-        self._history.restore(table, memory.every)
-        self._simulation.restore(tensors)
+    def _restore(self, kept: list[Record]) -> None:
+        memory, tables = Memory.model_validate(kept[-1].about), [unpacked(record.tensors["metrics"]) for record in kept]
+        check_rounds(self._simulation, kept[-1].round, memory)
+        self._history.restore(pa.concat_tables(tables), memory.every)
+        for record in kept:
+            self._simulation.restore(record.tensors)
         self._initial_loss = memory.initial_loss
         self._seconds = {**self._seconds, **memory.seconds}
         self._good, self._sane = self._simulation.round, memory.sane
@@ -282,10 +270,22 @@ class Execution:
             self._history.forget_the_end()
 
     def _finish(self) -> None:
+        """Write the files of a finished run; where one cannot be written, the run can go on to here again."""
+        try:
+            self._write_all()
+        except Unwritable as error:
+            kept, path = self._keeper.round, self._folder.path
+            raise Unwritable(
+                f"{error}; all {self._simulation.rounds} rounds are done, and the last good state is kept"
+                f"{'' if kept == self._simulation.round else f', that after round {kept}'}: when {path} can be written, go on "
+                f"with: palmette resume {path}"
+            ) from None
+
+    def _write_all(self) -> None:
         simulation, folder = self._simulation, self._folder
         keep = self._config.engine.keep_state
-        if keep:
-            self._checkpoint()
+        if keep and self._keeper.round != simulation.round:
+            self._checkpoint(must=True)
         before = simulation.adapt_steps - simulation.unseen_steps
         save_models(simulation, self._config.model.name, folder)
         # What making the own model of every device that trains takes, once.
@@ -313,20 +313,32 @@ class Execution:
     def _diverged(self, error: Diverged) -> Diverged:
         """Keep the last good round, computed again from a checkpoint where that is older, and say what to change."""
         good, hint = self._good, advice(self._simulation)
-        kept = self._folder.load_checkpoint(at_most=good)
+        kept = self._keeper.load(at_most=good)
         if kept is None:  # all that is kept is finite, but was not measured before the loss grew
             good = -1
-            kept = self._folder.load_checkpoint()
+            kept = self._keeper.load()
         if kept is not None:
-            self._restore(*kept)
+            self._restore(kept)
             while self._simulation.round < good:
                 self._round()
             self._checkpoint()
-        told = f"{error}. {hint} The state after round {self._simulation.round} is kept in {self._folder.path}."
-        self._ended = str(error)
-        self._publish()
+        done = self._keeper.round
+        left = "No state could be kept" if done is None else f"The state after round {done} is kept"
+        told = f"{error}. {hint} {left} in {self._folder.path}."
+        self._publish(ended=str(error))
         self._folder.log(told)
         return Diverged(told)
+
+    def _stopped(self) -> Interrupted:
+        """Keep the state and say where the run stopped, and from where it goes on if the state could not be kept."""
+        simulation = self._simulation
+        self._checkpoint()
+        self._publish()
+        kept, done = self._keeper.round, f"stopped after round {simulation.round} of {simulation.rounds}"
+        if kept == simulation.round:
+            return Interrupted(done)
+        older = f"after round {kept}" if kept is not None else "at its beginning"
+        return Interrupted(f"{done}, whose state could not be kept: the run will go on {older}")
 
     @contextmanager
     def _timed(self, what: Span) -> Iterator[None]:

@@ -9,9 +9,10 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -23,10 +24,12 @@ from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
 from palmette.runs import tensors as sheets
+from palmette.values import memory, size
 
 FORMAT = 1
 """Version of what a run's folder holds and how; another one is refused."""
 LOG, MANIFEST = "log.txt", "manifest.json"
+_MOST_JSON = 1 << 24  # bytes of a sealed file of JSON; one of a run has some thousand
 
 
 class Damaged(BadInput):
@@ -41,13 +44,22 @@ class Damaged(BadInput):
         self.name = name
 
 
+class Unwritable(PalmetteError):  # noqa: N818 - reads as what it is
+    """A file could not be written: no room, no permission, a broken disk. What was there before is still there."""
+
+
 def read_parquet(data: bytes) -> pa.Table:
     """Read a table from the bytes of a Parquet file, in this thread alone.
 
     `pyarrow.parquet.read_table` hands the bytes to threads of Arrow, which may let go of them only when Python has ended; the
-    process then aborts.
+    process then aborts. A file may say that it becomes far larger than it is, and that is asked before.
     """
-    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    file = pq.ParquetFile(pa.BufferReader(data))
+    about = file.metadata
+    groups = (about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+    if (wanted := max(sum(groups), 8 * about.num_rows * about.num_columns)) > memory() / 4:
+        raise BadInput(f"its {about.num_rows:,} rows would take at least {size(wanted)} of memory")
+    return file.read(use_threads=False)
 
 
 class Files:
@@ -62,38 +74,61 @@ class Files:
         self.path = path
         self.written: set[str] = set()
         self._checked: set[str] = set()
+        self._unlogged = b""  # lines that the log had no room for
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of this name; a symbolic link is refused."""
+        """Return whether there is a file of this name; a symbolic link is refused, and what is no file of bytes."""
         path = self.path / name
-        if path.is_symlink():
-            raise _linked(path)
-        return path.exists()
+        try:
+            mode = path.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if not stat.S_ISREG(mode):
+            raise _linked(path) if stat.S_ISLNK(mode) else _strange(path)
+        return True
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
+    def check_place(self) -> None:
+        """Refuse to write where the folder is no longer the one it was; a folder that is not locked may be any."""
+
+    @contextmanager
+    def told(self, name: str) -> Iterator[None]:
+        """Say which file could not be written, where the system refuses it."""
+        self.check_place()
+        try:
+            yield
+        except OSError as error:
+            raise Unwritable(f"cannot write {self.path / name}: {error.strerror or error}") from None
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file as a whole or not at all."""
-        with self._writing(name) as file:
+        with self.writing(name) as file:
             file.write(data)
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Give a file to write to; it takes its place when it is complete."""
+    def writing(self, name: str, before: str | None = None) -> Iterator[IO[bytes]]:
+        """Give a file to write to; it takes its place when it is complete.
+
+        Args:
+            name: The file.
+            before: What the file of that name is called from then on, where it is to be kept.
+        """
         target, part = self.path / name, self.path / f".{name}.part"
-        try:
-            with open(part, "w+b", opener=no_link) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, target)
-            sync(self.path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            raise PalmetteError(f"cannot write {target}: {error.strerror}; the last good state is kept") from None
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        with self.told(name):
+            try:
+                with open(part, "w+b", opener=no_link) as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                if before is not None:
+                    os.replace(target, self.path / before)
+                os.replace(part, target)
+                sync(self.path)
+            except BaseException:
+                with suppress(OSError):  # it may lie on the disk that is broken
+                    part.unlink(missing_ok=True)
+                raise
         self.written.add(name)
 
     def write_table(self, name: str, table: pa.Table) -> None:
@@ -113,7 +148,7 @@ class Files:
             chunks: Their lines.
             about: What is to be known about them.
         """
-        with self._writing(name) as file:
+        with self.writing(name) as file:
             sheets.write(file, like, chunks, about)
 
     def write_json(self, name: str, value: Any) -> None:
@@ -126,12 +161,20 @@ class Files:
         self.write_json(name, {"checksum": _checksum_of(content), **content})
 
     def log(self, line: str) -> None:
-        """Append a line to the run's log."""
+        """Append a line to the run's log; one that finds no room is kept for the next time, which is said once."""
+        self.check_place()
+        told = bool(self._unlogged)
+        self._unlogged += f"{line}\n".encode()
         try:
-            with open(self.path / LOG, "a", encoding="utf-8", opener=no_link) as file:
-                file.write(line + "\n")
+            with open(self.path / LOG, "ab", buffering=0, opener=no_link) as file:
+                self._unlogged = self._unlogged[file.write(self._unlogged) :]
+            why = "there is no room for all of it"
         except OSError as error:
-            raise PalmetteError(f"cannot write {self.path / LOG}: {error.strerror}") from None
+            why = error.strerror or str(error)
+        if self._unlogged and not told:
+            warnings.warn(
+                f"cannot write {self.path / LOG}: {why}; its lines are kept until they can be written", stacklevel=3
+            )
 
     def warn(self, text: str) -> None:
         """Say something aloud and in the run's log."""
@@ -140,10 +183,15 @@ class Files:
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
-    def read(self, name: str) -> bytes:
-        """Read a small file."""
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """Read a small file; where it has more than ``most`` bytes, or a quarter of the memory, it is refused."""
+        most = memory() // 4 if most is None else most
         try:
             with open(self.path / name, "rb", opener=no_link) as file:
+                if (bytes_ := os.fstat(file.fileno()).st_size) > most:
+                    raise Damaged(
+                        f"{self.path / name} is damaged: it takes {size(bytes_)}, and at most {size(most)} fit", name
+                    )
                 return file.read()
         except OSError as error:
             raise BadInput(f"cannot read {self.path / name}: {error.strerror}") from None
@@ -152,9 +200,11 @@ class Files:
         """Read what `write_sealed` wrote; another format and a wrong checksum are refused."""
         wrong = f"{self.path / name} is damaged"
         try:
-            content = dict(json.loads(self.read(name)))
+            content = dict(json.loads(self.read(name, _MOST_JSON)))
             checksum, version = content.pop("checksum"), content["format"]
-        except (ValueError, TypeError, KeyError):
+        except Damaged:
+            raise
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise Damaged(f"{wrong}: restore it from a copy, or run again in another folder", name) from None
         if checksum == _checksum_of(content) and version != FORMAT:
             raise BadInput(
@@ -200,7 +250,12 @@ class Files:
     def facts(self) -> dict[str, dict[str, Any]]:
         """Size and checksum of every file that is listed."""
         facts = self.read_sealed(MANIFEST).get("files")
-        return dict(facts) if isinstance(facts, dict) else {}
+        facts = dict(facts) if isinstance(facts, dict) else {}
+        if outside := [name for name in facts if os.path.basename(name) != name or name in ("", ".", "..")]:
+            raise Damaged(
+                f"{self.path / MANIFEST} is damaged: it lists {outside[0]!r}, which is not in the folder", MANIFEST
+            )
+        return facts
 
     def problem(self, name: str) -> str | None:
         """Return what is wrong with a file of a sealed folder: missing, damaged, not of this run; ``None`` if nothing is."""
@@ -228,19 +283,29 @@ class Files:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link."""
+    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link, and what is no file of bytes."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        opened = os.open(
+            path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666
+        )  # a pipe would wait for ever
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _linked(Path(path)) from None
         raise
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise _strange(Path(path))
+    return opened
 
 
 def _linked(path: Path) -> BadInput:
     return BadInput(
         f"{path} is a symbolic link; a run reads and writes only inside its own folder: put the file itself there"
     )
+
+
+def _strange(path: Path) -> BadInput:
+    return BadInput(f"{path} is no ordinary file, but a folder, a pipe or a device; a run reads and writes only files")
 
 
 def sync(folder: Path) -> None:

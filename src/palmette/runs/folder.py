@@ -1,27 +1,22 @@
-"""A run's folder: what lies in it, who may work on it, its checkpoints, and the checksums of a finished run."""
+"""A run's folder: what lies in it, who may work on it, where it is, and the checksums of a finished run."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from torch import Tensor
-
-from palmette.engines.store import Pieces
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteError
 from palmette.protocol import ModelKind
-from palmette.runs import tensors as sheets
 from palmette.runs.absences import ABSENCES as ABSENCES
-from palmette.runs.files import FORMAT, Files, digest, no_link, sync
 from palmette.runs.files import LOG as LOG
 from palmette.runs.files import MANIFEST as MANIFEST
+from palmette.runs.files import Files, Unwritable, digest, no_link, sync
 
 CONFIG, METRICS, TRAFFIC, TIMINGS = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"
@@ -35,7 +30,6 @@ REPORT = "report.html"  # the page, which anybody may write again
 TRACKED = "trackers.json"  # which trackers know the run, see `palmette.runs.tracking`
 STATE, PROGRESS = "state.bin", "progress.parquet"  # of a finished run, to extend it; of one under way, to look at
 _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
-_CHECKSUM = 64  # bytes at the head of a checkpoint
 _BEGINNING = b'algorithm = "'  # of every config a run writes
 _NAMES = (
     METRICS, TRAFFIC, ABSENCES, EVALUATION, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT,
@@ -48,12 +42,17 @@ _WRITTEN = re.compile(
 )
 
 
+class Misplaced(PalmetteError):  # noqa: N818 - reads as what it is
+    """The folder of a run was moved, removed or taken by another process while the run was under way."""
+
+
 class Folder(Files):
     """The files of one run."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._lock: IO[str] | None = None
+        self._place: int | None = None  # the folder itself, wherever it is moved to
 
     @staticmethod
     def create(path: Path) -> Folder:
@@ -157,30 +156,68 @@ class Folder(Files):
         """Keep other processes off this folder until this one ends; the system frees it even after kill -9."""
         if self._lock is not None:
             return
-        self._lock = open(self.path / LOCK, "a+", opener=no_link)  # noqa: SIM115 - held as long as the run
         try:
+            self._lock = open(self.path / LOCK, "a+", opener=no_link)  # noqa: SIM115 - held as long as the run
+            self._place = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            self._lock = None
+        except BlockingIOError:
+            self.unlock()
             raise BadInput(f"another process is working on {self.path}") from None
+        except OSError as error:
+            self.unlock()
+            raise BadInput(
+                f"cannot work in {self.path}: {error.strerror}; make it writable or choose another"
+            ) from None
 
     def unlock(self) -> None:
         """Let go of the folder."""
         if self._lock is not None:
             self._lock.close()  # the file stays: who waits for it must find the same one
             self._lock = None
+        if self._place is not None:
+            os.close(self._place)
+            self._place = None
+
+    def check_place(self) -> None:
+        """Stop a run whose folder was moved, removed or taken by another process: what lies at its path is not its own."""
+        if self._lock is None or self._place is None:
+            return
+        try:
+            if not os.path.samestat(os.stat(self.path), os.fstat(self._place)):
+                raise Misplaced(_whereabouts(self.path, self._place))
+            if not os.path.samestat(os.stat(self.path / LOCK), os.fstat(self._lock.fileno())):
+                raise Misplaced(
+                    f"{self.path / LOCK} is not the one that this run made: it was removed, and another process is working "
+                    "on the folder; this run stops and leaves it to the other"
+                )
+        except (FileNotFoundError, NotADirectoryError):
+            if not self.path.is_dir():
+                raise Misplaced(_whereabouts(self.path, self._place)) from None
+        except OSError:
+            return  # it cannot be asked now; what cannot be written is told by those who write
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the folder is still where it was when it was locked."""
+        try:
+            self.check_place()
+        except Misplaced:
+            return False
+        return True
 
     # -- the end of a run, and a new beginning -------------------------------------------------------------------------
 
     def close(self, *, keep_state: bool) -> None:
         """Make the run a finished one; its last checkpoint becomes the state to extend it from, unless that is not kept."""
         self.log("finished")
-        if self.has(CHECKPOINT):
-            os.replace(self.path / CHECKPOINT, self.path / STATE)
-        for name in (PREVIOUS, PROGRESS, *self.working_files):
-            (self.path / name).unlink(missing_ok=True)
-        sync(self.path)
+        if self._unlogged:
+            raise Unwritable(f"cannot write {self.path / LOG}: there is no room for all of it")
+        with self.told(STATE):
+            if self.has(CHECKPOINT):
+                os.replace(self.path / CHECKPOINT, self.path / STATE)
+            for name in (PREVIOUS, PROGRESS, *self.working_files):
+                (self.path / name).unlink(missing_ok=True)
+            sync(self.path)
         self.seal({CONFIG, IDENTITY, LOG, POPULATION, *([STATE] if keep_state else [])})
         if not keep_state:  # until now it was what a killed run would have gone on from
             (self.path / STATE).unlink(missing_ok=True)
@@ -188,57 +225,25 @@ class Folder(Files):
     def reopen(self) -> None:
         """Make a finished run one that is under way again, at its last round."""
         if self.has(STATE):
-            (self.path / MANIFEST).unlink(missing_ok=True)
-            (self.path / REPORT).unlink(missing_ok=True)  # it would tell of fewer rounds than there are
-            os.replace(self.path / STATE, self.path / CHECKPOINT)
-            sync(self.path)
+            with self.told(CHECKPOINT):
+                (self.path / MANIFEST).unlink(missing_ok=True)
+                (self.path / REPORT).unlink(missing_ok=True)  # it would tell of fewer rounds than there are
+                os.replace(self.path / STATE, self.path / CHECKPOINT)
+                sync(self.path)
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> None:
-        """Keep the state between two rounds, with its checksum, and the one before it."""
-        if self.has(CHECKPOINT):
-            os.replace(self.path / CHECKPOINT, self.path / PREVIOUS)
-        with self._writing(CHECKPOINT) as file:
-            file.write(bytes(_CHECKSUM))
-            sheets.write(file, tensors, sheets.whole(tensors), {"format": FORMAT, **about})
-            right = _checksum(file)
-            file.seek(0)
-            file.write(right)
-
-    def load_checkpoint(
-        self,
-        at_most: int | None = None,
-        unfit: Callable[[dict[str, Tensor], dict[str, Any]], str | None] = lambda tensors, about: None,
-    ) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Return the newest checkpoint that is sound, or ``None`` when there is none; others are passed over aloud.
-
-        Args:
-            at_most: Pass over those of later rounds.
-            unfit: Returns why a checkpoint cannot be used, where it cannot.
-        """
-        for name in (CHECKPOINT, PREVIOUS, STATE):
-            if not self.has(name):
-                continue
-            kept, reason = self.read_checkpoint(name)
-            reason = reason or unfit(*kept)
-            if reason and not self.finished:
-                self.warn(f"{self.path / name} is damaged or not of this run ({reason}) and was passed over")
-            elif not reason and (at_most is None or int(kept[0]["progress"][0]) <= at_most):
-                return kept
-        return None
-
-    def read_checkpoint(self, name: str) -> tuple[tuple[dict[str, Tensor], dict[str, Any]], str | None]:
-        """Return a checkpoint and, where it cannot be read, why not."""
-        try:
-            with open(self.path / name, "rb", opener=no_link) as file:
-                if file.read(_CHECKSUM) != _checksum(file):
-                    return ({}, {}), "its checksum is wrong"
-                tensors, about = sheets.read(file, skip=_CHECKSUM)
-        except (OSError, BadInput) as error:
-            return ({}, {}), str(error)
-        version = about.pop("format", None)
-        return (tensors, about), None if version == FORMAT else f"its format is {version!r}, not {FORMAT}"
+def _whereabouts(path: Path, place: int) -> str:
+    """Say where the folder of a run is now, which is no longer at its path."""
+    now = ""
+    with suppress(OSError):
+        now = os.readlink(f"/proc/self/fd/{place}")  # Linux tells
+    if not now or now.endswith(" (deleted)"):
+        gone = "removed" if now else "moved or removed"
+        return f"the folder {path} was {gone} while the run in it was under way: the run stops, nothing more is written"
+    return (
+        f"the folder {path} was moved to {now} while the run in it was under way: the run stops, nothing more is written; go "
+        f"on from its last checkpoint with: palmette resume {now}"
+    )
 
 
 def model_file(kind: ModelKind) -> str:
@@ -291,9 +296,3 @@ def _cut_short(text: bytes) -> bool:
     except ValueError:
         complete = False
     return not complete and _BEGINNING.startswith(text[: len(_BEGINNING)])
-
-
-def _checksum(file: IO[bytes]) -> bytes:
-    """Return the checksum of all that follows the place kept for it."""
-    file.seek(_CHECKSUM)
-    return hashlib.file_digest(file, "sha256").hexdigest().encode()  # type: ignore[arg-type]

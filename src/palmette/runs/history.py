@@ -114,9 +114,9 @@ class History:
         }
         return [(round_, drawn if sampled else everybody) for round_, sampled in sorted(found)]
 
-    def table(self) -> pa.Table:
-        """Return all rows."""
-        return self._metrics.table()
+    def table(self, first: int = 0) -> pa.Table:
+        """Return all rows, or those from some row on."""
+        return self._metrics.table(first)
 
     def restore(self, table: pa.Table, every: int) -> None:
         """Go on from the rows of a checkpoint."""

@@ -46,8 +46,8 @@ class LinkConfig(Part):
         away_unit: What away counts: "rounds" (from 1; "to" is the first round after it) or "seconds" of the clock.
         on_bad_reply: What to do with a reply that is not finite (NaN or infinite): "stop" the run, or "drop" the reply.
         latency: Seconds that a message takes at least, each way: a number, "lognormal MEDIAN SIGMA" or "uniform LOW HIGH"
-            (drawn for each node; with "each" at the end anew in every exchange), a table of names and numbers, or a CSV file with the
-            columns node, value and, where it changes, from (a round).
+            (drawn for each node; with "each" at the end anew in every exchange), a table of names and numbers, or a CSV file
+            with the columns node, value and, where it changes, from (a round).
         bandwidth: Bytes a second, written in the same ways; 0 for no limit.
     """
 

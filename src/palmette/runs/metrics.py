@@ -50,6 +50,9 @@ class Metrics:
     """Collects the rows of the table."""
 
     rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in SCHEMA.names})
+    _made: pa.Table = field(
+        default_factory=SCHEMA.empty_table, init=False
+    )  # of the first rows: each becomes Arrow's once
 
     def add(self, **row: Any) -> None:
         """Append one row."""
@@ -83,10 +86,16 @@ class Metrics:
             gone.append(done == round_ and (not keep or extra))
         for name, column in self.rows.items():
             self.rows[name] = [value for value, drop in zip(column, gone, strict=True) if not drop]
+        self._made = SCHEMA.empty_table()
 
-    def table(self) -> pa.Table:
-        """Return what was collected."""
-        return pa.table(self.rows, schema=SCHEMA)
+    def table(self, first: int = 0) -> pa.Table:
+        """Return what was collected, from some row on."""
+        made = self._made.num_rows
+        if made < len(self.rows["round"]):
+            new = pa.table({name: column[made:] for name, column in self.rows.items()}, schema=SCHEMA)
+            # In one piece, so that the bytes of a file do not tell how often it was asked for.
+            self._made = pa.concat_tables([self._made, new]).combine_chunks() if made else new
+        return self._made.slice(first)
 
     def record(
         self,

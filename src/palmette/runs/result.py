@@ -21,6 +21,7 @@ from palmette.runs.config import RunConfig
 from palmette.runs.folder import (
     ABSENCES,
     CONFIG,
+    EVALUATION,
     IDENTITY,
     METRICS,
     OUTLINE,
@@ -340,10 +341,19 @@ class Result(Models):
     @cached_property
     def absences(self) -> pa.Table:
         """Who was absent when, and why: round, tier, node, exchange, reason; empty where nobody was."""
-        there = self._files.has(ABSENCES)
-        if there:
-            self._files.check(ABSENCES)
-        return self._files.read_table(ABSENCES) if there else ABSENCES_SCHEMA.empty_table()
+        return self._table(ABSENCES, ABSENCES_SCHEMA)
+
+    @cached_property
+    def evaluation(self) -> pa.Table:
+        """Exchanges and bytes that evaluation takes besides training, by round and link."""
+        return self._table(EVALUATION, TRAFFIC_SCHEMA)
+
+    def _table(self, name: str, schema: pa.Schema) -> pa.Table:
+        """Read a table that is looked at rarely; an empty one where it is not there."""
+        if not self._files.has(name):
+            return schema.empty_table()
+        self._files.check(name)
+        return self._files.read_table(name)
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object, as ``palmette run --json`` prints it.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,8 +34,11 @@ _KINDS = {
     torch.bool: "BOOL",
 }
 _ORDER = {kind: place for place, kind in enumerate(_KINDS)}
+_MOST_HEADER = 1 << 20  # bytes that describe the tensors of a file that is read here: a state, of few and large ones
+_MOST_DIMENSIONS = 8
 _BY_WORD = {word: kind for kind, word in _KINDS.items()}
 
+Bytes = npt.NDArray[np.uint8]
 Chunk = tuple[str, int, Tensor]
 """A tensor's name, the first of its lines and those lines."""
 
@@ -63,31 +68,42 @@ def write(
     begin, end = {}, 0
     for name in names:
         shape, dtype = tuple(like[name].shape), like[name].dtype
-        begin[name], end = end, end + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        begin[name], end = end, end + _bytes(shape, dtype)
         header[name] = {"dtype": _KINDS[dtype], "shape": list(shape), "data_offsets": [begin[name], end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     file.write(len(text).to_bytes(8, "little") + text)
     base = file.tell()
     for name, first, part in chunks:
-        line = part.dtype.itemsize * int(np.prod(like[name].shape[1:], dtype=np.int64))
+        line = _bytes(like[name].shape[1:], part.dtype)
         file.seek(base + begin[name] + first * line)
         file.write(as_bytes(part))
     file.seek(base + end)
 
 
-def read(file: IO[bytes], skip: int = 0) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a file and what is to be known about them; numbers are fetched when they are looked at.
+def size(tensors: Mapping[str, Tensor | Pieces]) -> int:
+    """Return the bytes that the numbers of some tensors take; the rest of their file is small."""
+    return sum(_bytes(value.shape, value.dtype) for value in tensors.values())
 
-    Args:
-        file: An open file.
-        skip: Bytes before the tensors begin.
+
+def mapped(file: IO[bytes]) -> Bytes:
+    """Return a file's bytes, which are fetched when they are looked at and cannot be written to.
+
+    They may be more than there is memory for: those that can be written to would be counted as if they were.
     """
-    # A private map: whoever writes into a tensor changes his own copy, never the file.
+    return np.memmap(file, dtype=np.uint8, mode="r")
+
+
+def read(data: Bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors that some bytes are, where they lie, and what is to be known about them.
+
+    They are to be copied, not written to: where the bytes are those of a file, that would end the process.
+    """
     try:
-        data = np.memmap(file, dtype=np.uint8, mode="c")
-        base = skip + 8 + int.from_bytes(data[skip : skip + 8].tobytes(), "little")
-        header = json.loads(data[skip + 8 : base].tobytes())
+        base = 8 + int.from_bytes(data[:8].tobytes(), "little")
+        if base > min(len(data), _MOST_HEADER):
+            raise ValueError(f"it would take {base:,} bytes")
+        header = json.loads(data[8:base].tobytes())
         about: dict[str, Any] = dict(json.loads(header.pop("__metadata__")["about"]))
         return {name: _tensor(data[base:], entry) for name, entry in header.items()}, about
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
@@ -96,15 +112,26 @@ def read(file: IO[bytes], skip: int = 0) -> tuple[dict[str, Tensor], dict[str, A
         ) from None
 
 
-def _tensor(data: Any, entry: dict[str, Any]) -> Tensor:
+def _tensor(data: Bytes, entry: dict[str, Any]) -> Tensor:
     """Return one tensor of a file; what does not fit is a `ValueError`."""
     kind, shape, (begin, end) = _BY_WORD[entry["dtype"]], entry["shape"], entry["data_offsets"]
-    whole = all(type(number) is int and number >= 0 for number in (*shape, begin, end))
-    if not whole or not begin <= end <= len(data) or end - begin != kind.itemsize * math.prod(shape):
+    whole = all(type(number) is int and 0 <= number < 1 << 63 for number in (*shape, begin, end))
+    if (
+        len(shape) > _MOST_DIMENSIONS
+        or not whole
+        or not begin <= end <= len(data)
+        or end - begin != _bytes(shape, kind)
+    ):
         raise ValueError(f"{end} - {begin} bytes of {len(data)} are no {entry['dtype']} of shape {shape}")
-    flat = torch.from_numpy(data[begin:end])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        flat = torch.from_numpy(data[begin:end])
     # Numbers that do not begin at a multiple of their size cannot be looked at where they lie.
     return (flat if flat.data_ptr() % kind.itemsize == 0 else flat.clone()).view(kind).reshape(shape)
+
+
+def _bytes(shape: Sequence[int], dtype: torch.dtype) -> int:
+    return dtype.itemsize * math.prod(shape)
 
 
 def as_bytes(part: Tensor) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from palmette.runs.files import Damaged, digest
 from palmette.runs.folder import CHECKPOINT, CONFIG, IDENTITY, LOCK, MANIFEST, PREVIOUS, STATE, Folder, is_own
+from palmette.runs.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _unfinished(folder: Folder, names: list[str]) -> dict[str, str]:
     """Return what is wrong with a run that is still to be continued."""
     problems = {}
     for name in (CHECKPOINT, PREVIOUS, STATE):
-        if name in names and (reason := folder.read_checkpoint(name)[1]):
+        if name in names and (reason := Journal(folder).read(name).problem):
             problems[name] = f"damaged ({reason})"
     if CONFIG not in names:
         problems[CONFIG] = "missing"

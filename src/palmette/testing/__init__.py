@@ -16,7 +16,7 @@ from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.testing.checks import CHECKS as CHECKS
 from palmette.testing.checks import LOSSY as LOSSY
-from palmette.testing.checks import ContractBroken as ContractBroken
+from palmette.testing.compared import ContractBroken as ContractBroken
 from palmette.testing.problems import regression as regression
 from palmette.testing.problems import simulate as simulate
 from palmette.testing.problems import task_of as task_of

@@ -11,23 +11,17 @@ import torch
 from torch import Tensor
 
 from palmette.engines.evaluation import evaluate
-from palmette.engines.separate import Machine, run_separately
+from palmette.engines.separate import Separate, ordered
 from palmette.engines.simulate import Simulation
-from palmette.errors import PalmetteError
 from palmette.learner import kernel
-from palmette.links import Link, Participation
+from palmette.links import Link
+from palmette.links.record import replay
 from palmette.population import Population
 from palmette.protocol import Algorithm
+from palmette.testing.compared import MARGIN, alike, by_node, close, everything, require, same_as_separate, same_bits
 from palmette.testing.problems import regression, simulate, task_for
+from palmette.testing.storm import CHANGES, PACE, ROUNDED, STORM
 from palmette.tree import Tree
-
-PARTIAL = {0: Link(Participation("fraction", 0.6), loss=0.2), 1: Link(Participation("count", 2))}
-_MARGIN = {torch.float32: 1e-5, torch.float64: 1e-9}
-
-
-class ContractBroken(PalmetteError):  # noqa: N818 - reads as what it is
-    """An algorithm does not keep the contract; the message says which part, where, and what to change."""
-
 
 # -- the checks ------------------------------------------------------------------------------------------------------------
 
@@ -47,7 +41,7 @@ def thread_invariant(method: Algorithm) -> None:
 def chunk_invariant(method: Algorithm) -> None:
     """Another number of devices computed together changes round-off only."""
     one, other = (simulate(method, _people(method), 3, dtype=torch.float32, chunk=chunk) for chunk in (1, 9))
-    _close(
+    close(
         *(one, other, torch.float32, "the number of devices that are computed together changes the result"),
         "never look across rows: each row is another device's",
     )
@@ -57,7 +51,7 @@ def backends_agree(method: Algorithm) -> None:
     """The ways to compute gradients agree."""
     first, *others = (simulate(method, _people(method), 2, backend=name) for name in ("loop", "vmap", "fused"))
     for other in others:
-        _close(
+        close(
             *(first, other, torch.float64, f"the backends loop and {other.learner.backend.name} differ"),
             "take gradients from node.descend, node.gradient, node.minimise or node.oracle alone",
         )
@@ -66,7 +60,7 @@ def backends_agree(method: Algorithm) -> None:
     one, other = (
         simulate(method, _people(method), 2, backend=name, dtype=torch.float32) for name in ("loop", "native")
     )
-    _close(
+    close(
         *(one, other, torch.float32, "the backends loop and native differ"),
         "take gradients from node.descend, node.gradient, node.minimise or node.oracle alone",
     )
@@ -77,9 +71,19 @@ def separate_nodes(method: Algorithm) -> None:
     _separate_is_stacked(method, {})
 
 
-def separate_nodes_partial(method: Algorithm) -> None:
-    """Separate nodes draw the same participants and lose the same messages."""
-    _separate_is_stacked(method, PARTIAL)
+def unreliable_links(method: Algorithm) -> None:
+    """What did not enter did not happen, on separate nodes as in the simulation, and a replay of who was absent is the same."""
+    people = _people(method)
+    stacked, record = _separate_is_stacked(method, STORM)
+    again = {
+        tier: Link(link.participation, absences=replay(record), down=link.down, up=link.up)
+        for tier, link in STORM.items()
+    }
+    other = simulate(method, people, 3, dtype=torch.float32, chunk=1, links=again)
+    mine, theirs = everything(stacked), everything(other)
+    for name in mine.keys() - {"the traffic"}:
+        same = torch.equal(mine[name], theirs[name])
+        require(same, f"a reply that did not enter left a trace in {name}", "keep nothing on self between messages")
 
 
 def nobody_answers(method: Algorithm) -> None:
@@ -87,12 +91,12 @@ def nobody_answers(method: Algorithm) -> None:
     silent = Link(absences=lambda round_, tier, exchange, children: torch.full((len(children),), round_ == 1))
     people = _people(method, unequal=False)
     simulation = simulate(method, people, 3, links=dict.fromkeys(range(people.tree.top), silent))
-    for name, rows in _everything(simulation).items():
-        _require(
+    for name, rows in everything(simulation).items():
+        require(
             bool(rows.isfinite().all()), f"{name} is not finite after a round without answers", "say Ask(otherwise=...)"
         )
     sent = [entry.bytes_up for (round_, _), entry in simulation.ledger.entries.items() if round_ == 1]
-    _require(not any(sent), "bytes went up in a round in which nobody answered", "let only devices and teams reply")
+    require(not any(sent), "bytes went up in a round in which nobody answered", "let only devices and teams reply")
 
 
 def lost_devices(method: Algorithm) -> None:
@@ -102,7 +106,7 @@ def lost_devices(method: Algorithm) -> None:
     whole, simulation = simulate(method, people, 2), simulate(method, people, 2, links={0: gone})
     last, expected = simulation.stores[0].last.tolist(), whole.stores[0].last.tolist()
     expected[4] = -1
-    _require(
+    require(
         last == expected,
         f"with device 4 lost, devices last took part in rounds {last}, not {expected}",
         "let the others go on when one does not answer",
@@ -116,7 +120,7 @@ def one_device(method: Algorithm) -> None:
     counts = {kind: scores.count.tolist() for kind, scores in evaluate(simulation).items()}
     expected = {kind: [1.0] for kind in method.models if kind != "TM" or simulation.team_models() is not None}
     above = {kind for kind in counts if kind.startswith("TM") and kind != "TM"}  # of deeper trees; "TM" stands for them
-    _require(
+    require(
         {kind: count for kind, count in counts.items() if kind not in above} == expected,
         f"on a tree with one device the models {counts} were measured, not {expected}",
         "let models name the models that there are",
@@ -126,8 +130,12 @@ def one_device(method: Algorithm) -> None:
 def resume_equal(method: Algorithm) -> None:
     """A run that is stopped between two rounds and goes on gives the bits of one that was not."""
     people = _people(method)
-    whole = simulate(method, people, 4, dtype=torch.float32)
-    stopped, resumed = (Simulation(method, people, task_for(method, people), rounds=4) for _ in range(2))
+    links = {0: Link(down=CHANGES, up=ROUNDED), 1: Link(down=ROUNDED, up=CHANGES)}
+    links = {tier: link for tier, link in links.items() if tier < people.tree.top}
+    whole = simulate(method, people, 4, dtype=torch.float32, links=links, pace=PACE)
+    stopped, resumed = (
+        Simulation(method, people, task_for(method, people), rounds=4, links=links, pace=PACE) for _ in range(2)
+    )
     for _ in range(2):
         stopped.step()
     resumed.restore(stopped.state())
@@ -145,12 +153,12 @@ def inputs_unchanged(method: Algorithm) -> None:
     simulation = simulate(watched, _people(method, unequal=False), 2)
     simulation.device_models(torch.arange(simulation.population.devices))
     written = sorted({word for word, clean in seen if not clean})
-    _require(
+    require(
         not written,
         f"{' and '.join(f'{type(method).__name__}.{word}' for word in written)} wrote into what it was given",
         "make new rows (w = w - step) in place of changing old ones (w -= step)",
     )
-    _require(len(seen) > 3, "hardly any program ran", "let the server ask in every round")
+    require(len(seen) > 3, "hardly any program ran", "let the server ask in every round")
 
 
 def stable_nodes(method: Algorithm) -> None:
@@ -159,22 +167,22 @@ def stable_nodes(method: Algorithm) -> None:
     orders = list(range(people.devices)), _turned(people.tree, people.tree.top, 0)
     one, other = (simulate(method, _ordered(people, order), 3) for order in orders)
     fix = "never make numbers from node.ids or node.child_ids; node.uniform(...) and node.addresses belong to the node itself"
-    theirs = _by_node(other)
-    for name, (tier, rows) in _by_node(one).items():
+    theirs = by_node(other)
+    for name, (tier, rows) in by_node(one).items():
         order = [one.tree.find(tier, node) for node in other.tree.names(tier)]
-        alike = _alike(rows[order], theirs[name][1], _MARGIN[torch.float64])
-        _require(alike, f"the order in which nodes are listed changes {name}", fix)
+        same = alike(rows[order], theirs[name][1], MARGIN[torch.float64])
+        require(same, f"the order in which nodes are listed changes {name}", fix)
 
 
 CHECKS: dict[str, Callable[[Algorithm], None]] = {
     check.__name__.replace("_", "-"): check
     for check in (
         *(deterministic, thread_invariant, chunk_invariant, backends_agree),
-        *(separate_nodes, separate_nodes_partial, nobody_answers, lost_devices),
-        *(one_device, resume_equal, inputs_unchanged, stable_nodes),
+        *(inputs_unchanged, separate_nodes, unreliable_links, nobody_answers, lost_devices),
+        *(one_device, resume_equal, stable_nodes),
     )
 }
-LOSSY = ("separate-nodes-partial", "nobody-answers", "lost-devices")
+LOSSY = ("unreliable-links", "nobody-answers", "lost-devices")
 """The checks that lose nodes: for methods that are defined for full participation only, they may be left out."""
 
 
@@ -187,57 +195,6 @@ def _people(method: Algorithm, *, unequal: bool = True) -> Population:
         return regression([3, 2, 4], unequal=unequal)
     tiers = min(method.tiers)
     return regression("9" if tiers == 2 else "x".join(["2"] * (tiers - 2) + ["3"]), unequal=unequal)
-
-
-def _everything(simulation: Simulation) -> dict[str, Tensor]:
-    """Return all that a run leaves behind, by a name for people."""
-    tiers = ["devices", *(["teams"] * (simulation.tree.tiers - 2)), "the server"]
-    kept = {
-        f"{name!r} of {tiers[tier]} (tier {tier})": rows
-        for tier, store in enumerate(simulation.stores)
-        for name, rows in store.rows.items()
-    }
-    kept |= {f"who of tier {tier} took part": store.last for tier, store in enumerate(simulation.stores)}
-    ids = torch.arange(simulation.population.devices)
-    traffic = torch.tensor([list(row.values()) for row in simulation.ledger.rows()])
-    return {**kept, "the devices' own models": simulation.device_models(ids), "the traffic": traffic}
-
-
-def _by_node(simulation: Simulation) -> dict[str, tuple[int, Tensor]]:
-    """Return what belongs to a node whatever the order of the nodes, by a name for people: its tier and the rows.
-
-    Above the devices that is the model alone: other rows may have a part for every child, in the children's order.
-    """
-    devices, *above = simulation.stores
-    found = {f"{name!r} of devices (tier 0)": (0, rows) for name, rows in devices.rows.items()}
-    for tier, store in enumerate(above, 1):
-        if "model" in store.rows:
-            found[f"'model' of tier {tier}"] = tier, store.rows["model"]
-    ids = torch.arange(simulation.population.devices)
-    return {**found, "the devices' own models": (0, simulation.device_models(ids))}
-
-
-def _require(kept: bool, what: str, fix: str) -> None:
-    if not kept:
-        raise ContractBroken(f"{what}; {fix}")
-
-
-def same_bits(one: Simulation, other: Simulation, what: str = "two runs differ", fix: str = "they must not") -> None:
-    """Refuse two runs that left anything different behind."""
-    mine, theirs = _everything(one), _everything(other)
-    _require(mine.keys() == theirs.keys(), what, fix)
-    for name, value in mine.items():
-        _require(torch.equal(value, theirs[name]), f"{what} in {name}", fix)
-
-
-def _close(one: Simulation, other: Simulation, dtype: torch.dtype, what: str, fix: str) -> None:
-    mine, theirs = _everything(one), _everything(other)
-    for name, value in mine.items():
-        _require(_alike(value, theirs[name], _MARGIN[dtype]), f"{what} in {name}", fix)
-
-
-def _alike(one: Tensor, other: Tensor, margin: float) -> bool:
-    return one.shape == other.shape and torch.allclose(one.double(), other.double(), rtol=margin, atol=margin)
 
 
 def _turned(tree: Tree, tier: int, node: int) -> list[int]:
@@ -272,33 +229,25 @@ def _threaded(method: Algorithm, threads: int) -> Simulation:
     return simulation
 
 
-def _separate_is_stacked(method: Algorithm, links: dict[int, Link]) -> None:
+def _separate_is_stacked(method: Algorithm, links: dict[int, Link]) -> tuple[Simulation, Tensor]:
+    """Refuse separate nodes that differ from the simulation; return that, and the record of absences."""
     people = _people(method)
-    stacked = simulate(method, people, 3, dtype=torch.float32, chunk=1, links=links)
-    machines = run_separately(Simulation(method, people, task_for(method, people), rounds=3, links=links), 3)
-    same_as_separate(machines, stacked)
-
-
-def same_as_separate(machines: list[list[Machine]], stacked: Simulation) -> None:
-    """Refuse machines that did not keep, compute or send what the simulation did."""
+    links = {tier: link for tier, link in links.items() if tier < people.tree.top}
+    given: dict[str, Any] = {"links": links, "pace": PACE if links else None}
+    stacked = simulate(method, people, 3, dtype=torch.float32, chunk=1, **given)
+    with Separate(Simulation(method, people, task_for(method, people), rounds=3, **given)) as federation:
+        for _ in range(3):
+            federation.step()
+        scores = federation.evaluate()
+    same_as_separate(federation.machines, stacked)
     fix = "never look across rows, and keep nothing on self between messages"
-    for tier, (row, store) in enumerate(zip(machines, stacked.stores, strict=True)):
-        for machine in row:
-            seen = machine.took_part or tier == stacked.tree.top
-            who = repr(stacked.tree.name(tier, machine.number))
-            took = bool(store.last[machine.number] >= 0)
-            _require(seen == took, f"{who} took part as a separate node or in the simulation, but not in both", fix)
-            for name, value in machine.state.items() if seen else ():
-                equal = torch.equal(value[0], store.rows[name][machine.number])
-                _require(equal, f"{name!r} of {who} differs between a separate node and the simulation", fix)
-    steps = sum(machine.device_steps for machine in machines[0])
-    _require(steps == stacked.device_steps, "separate nodes took another number of gradient steps", fix)
-    for tier in range(1, stacked.tree.tiers):
-        link = stacked.link_tier(tier)
-        for count in ("exchanges", "bytes_up", "bytes_down"):
-            apart = sum(getattr(m.ledger.totals()[link], count) for m in machines[tier] if m.ledger.totals())
-            together = getattr(stacked.ledger.totals()[link], count)
-            _require(apart == together, f"separate nodes counted {apart} {count}, the simulation {together}", fix)
+    record = ordered(stacked.record.table())
+    require(torch.equal(record, federation.record), "separate nodes wrote down other absences than the simulation", fix)
+    for kind, score in evaluate(stacked).items():
+        for metric, sums in score.sums.items():
+            same = alike(sums, scores[kind].sums[metric], MARGIN[torch.float32])
+            require(same, f"{metric} of {kind} differs between separate nodes and the simulation", fix)
+    return stacked, record
 
 
 def _watched(method: Algorithm) -> tuple[Algorithm, list[tuple[str, bool]]]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from palmette.errors import BadInput, nearest_few
+from palmette.errors import BadInput, WireError, nearest_few
 from palmette.links.codecs import places
 from palmette.links.codecs.numbers import FORMATS, OWN, Written, dtype_of, read, write
 from palmette.links.codecs.payload import Form
@@ -113,9 +113,7 @@ class Codec:
 
     def __str__(self) -> str:
         words = ["delta"] if self.delta else []
-        words += (
-            [f"top {self.top:g}%" if self.top == float(f"{self.top:g}") else f"top {self.top!r}%"] if self.top else []
-        )
+        words += [] if self.top is None else [f"top {repr(self.top).removesuffix('.0')}%"]
         words += ["mask"] if self.mask else []
         if self.numbers != OWN:
             words.append(self.numbers if self.numbers != "int8" or self.feedback or self.delta else _WITHOUT)
@@ -126,6 +124,11 @@ class Codec:
     def plain(self) -> bool:
         """Whether rows are sent as they are and nothing is kept."""
         return self == Codec()
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is kept between messages."""
+        return self.delta or self.feedback
 
     def keeps(self, row: Tensor) -> dict[str, Tensor]:
         """Return what is kept between messages for each child, as it is before the first: shaped like one row.
@@ -156,14 +159,14 @@ class Codec:
         written = write(wanted if chosen is None else wanted.where(chosen, 0.0), self.numbers, sizes)
         if self.mask:
             chosen = written.codes != 0
-            written = Written(written.codes.masked_fill(~chosen, 0), written.scales)
+            written = Written(written.codes + 0, written.scales)  # of the two zeros the one that is not sent
         sent = read(written, rows.dtype, sizes)
         now: dict[str, Tensor] = {}
         if reference is not None:
             sent = reference + sent
             now = {"reference": sent.reshape(rows.shape)}
         elif self.feedback:
-            left = wanted - sent
+            left = wanted.sub_(sent)  # a sum that nobody else has
             if written.scales is not None and not bool(written.scales.isfinite().all()):
                 left = left.where(left.isfinite(), 0.0)  # NaN was sent as NaN: nothing was left out
             now = {"residual": left.reshape(rows.shape)}
@@ -191,10 +194,15 @@ class Codec:
         sent = read(Written(written.codes.to(row.device), scales), row.dtype, sizes).reshape(len(blobs), *row.shape)
         if not self.delta:
             return sent, {}
-        sent = kept["reference"] + sent
+        reference = kept["reference"]
+        if reference.shape != sent.shape or reference.dtype != sent.dtype:
+            raise WireError(f"a difference of {_told(sent)} came for {_told(reference)}")
+        sent = reference + sent
         return sent, {"reference": sent}
 
     def _form(self, width: int, dtype: torch.dtype, sizes: Sequence[int]) -> Form:
+        if sum(sizes) != width:
+            raise WireError(f"rows of {width} numbers are sent where the tensors of the model have {sum(sizes)}")
         return Form(
             width=width,
             numbers=dtype_of(self.numbers, dtype),
@@ -203,6 +211,10 @@ class Codec:
             count=width if self.top is None else min(width, max(1, round(width * self.top / 100))),
             zstd=self.zstd,
         )
+
+
+def _told(rows: Tensor) -> str:
+    return f"rows of {' x '.join(map(str, rows.shape[1:])) or 'one number'} ({str(rows.dtype).removeprefix('torch.')})"
 
 
 def _flat(rows: Tensor) -> Tensor:

@@ -56,21 +56,28 @@ def write(rows: Tensor, numbers: str, sizes: Sequence[int]) -> Written:
     """
     if numbers != "int8":
         return Written(rows.to(dtype_of(numbers, rows.dtype)))
-    parts = rows.split(list(sizes), 1) if sizes else ()
-    largest = [part.abs().amax(1) for part in parts]
-    scales = torch.stack(largest, 1) if largest else rows.new_zeros((len(rows), 0))
-    scales = (scales / _MOST).to(torch.float32)
-    # A tensor with an entry that is not finite is sent as NaN throughout: the scale says so.
-    finite = (scales * _MOST).isfinite()
-    scales = scales.where(finite, math.nan).where(~(scales < _TINY), 0.0)
-    if not bool(finite.all()):
-        rows = rows.where(rows.isfinite(), 0.0)  # its whole number is undefined
-        parts = rows.split(list(sizes), 1)
-    divisors = scales.where(scales > 0, math.inf).to(rows.dtype)
+    if not sizes:
+        return Written(rows.to(torch.int8), rows.new_zeros((len(rows), 0), dtype=torch.float32))
+    largest = torch.stack([part.abs().amax(1) for part in rows.split(list(sizes), 1)], 1)
+    scales = divisors = (largest / _MOST).to(torch.float32)
+    if not _ordinary(scales):
+        # A tensor with an entry that is not finite is sent as NaN throughout: the scale says so.
+        scales = scales.where((scales * _MOST).isfinite(), math.nan).where(~(scales < _TINY), 0.0)
+        divisors = scales.where(scales > 0, math.inf)
+        rows = rows.where(rows.isfinite(), 0.0)  # their whole numbers are undefined
     codes = torch.empty_like(rows, dtype=torch.int8)
-    for part, divisor, into in zip(parts, divisors.unbind(1), codes.split(list(sizes), 1), strict=True):
+    split = zip(rows.split(list(sizes), 1), divisors.to(rows.dtype).unbind(1), codes.split(list(sizes), 1), strict=True)
+    for part, divisor, into in split:
         into.copy_((part / divisor[:, None]).round_())  # at most 127: a scale is off by less than one part in 2^23
     return Written(codes, scales)
+
+
+def _ordinary(scales: Tensor) -> bool:
+    """Return whether all scales are neither too small to divide by nor too large to multiply with."""
+    if not scales.numel():
+        return True
+    least, most = scales.aminmax()
+    return bool(least >= _TINY) and bool(most * _MOST < math.inf)
 
 
 def read(written: Written, dtype: torch.dtype, sizes: Sequence[int]) -> Tensor:

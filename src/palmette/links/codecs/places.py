@@ -23,6 +23,9 @@ def largest(rows: Tensor, count: int) -> Tensor:
         return torch.zeros_like(rows, dtype=torch.bool)
     weight = rows.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
     least = weight.topk(count, 1, sorted=False).values.amin(1, keepdim=True)
+    chosen = weight >= least
+    if bool((chosen.sum(1) == count).all()):
+        return chosen
     above, equal = weight > least, weight == least
     left = count - above.sum(1, keepdim=True)
     return above | (equal & (equal.cumsum(1) <= left))
@@ -38,17 +41,17 @@ def position_bytes(width: int, count: int) -> int:
     return -(-count * _bits(width) // 8)
 
 
-def write_mask(chosen: Bytes) -> bytes:
+def write_mask(chosen: NDArray[np.bool_]) -> bytes:
     """Write which entries of a row are sent as one bit each."""
     return np.packbits(chosen).tobytes()
 
 
-def read_mask(data: Bytes, width: int) -> NDArray[np.intp]:
-    """Return the positions of the entries that a mask names, of as many bytes as `mask_bytes` says."""
+def read_mask(data: Bytes, width: int) -> NDArray[np.bool_]:
+    """Return which entries a mask names, of as many bytes as `mask_bytes` says."""
     bits = np.unpackbits(data)
     if bits[width:].any():
         raise WireError("a mask has bits beyond the end of its row")
-    return np.flatnonzero(bits[:width])
+    return bits[:width].view(np.bool_)
 
 
 def write_positions(positions: NDArray[np.intp], width: int) -> bytes:

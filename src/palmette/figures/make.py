@@ -111,12 +111,13 @@ def made(
     choice = Choice(name, models, width, over, against, told, target)  # type: ignore[arg-type]
     check_target(choice)
     with settings(PAPER):
-        drawn = _drawer(kind)(lines, choice)
+        drawn = drawer(kind)(lines, choice)
     drawn.notes[:0] = notes
     return drawn
 
 
-def _drawer(kind: str) -> Callable[[Sequence[Line], Choice], Drawn]:
+def drawer(kind: str) -> Callable[[Sequence[Line], Choice], Drawn]:
+    """Return what draws a kind of figure."""
     from palmette.figures import convergence, devices, paired, time, traffic, tree
 
     drawers: dict[str, Callable[[Sequence[Line], Choice], Drawn]] = {

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from linked import small
 
 import palmette as pm
 from page_runs import browser
@@ -53,14 +53,6 @@ def kept(page: Any, name: str) -> None:
     page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=IMAGES / name)
     small(IMAGES / name)
-
-
-def small(path: Path) -> None:
-    """Make a picture modest in size: 128 colours show a page well enough."""
-    Image.open(path).convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
-    print(path.name, path.stat().st_size)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,15 @@ import palmette as pm
 from palmette.cli.app import app
 from palmette.figures.lines import gather
 from palmette.figures.make import made
-from palmette.report import style
+from palmette.report import style, words
 from palmette.report.numbers import by_node
-from palmette.runs import Interrupted, Result
+from palmette.runs import Interrupted, Result, execute, make_config
 from palmette.studies.statistics import difference, hurt
 from palmette.studies.summary import of_devices, teams_of
 
 pytestmark = pytest.mark.xdist_group("figure")  # they share runs
-KINDS = ("convergence", "devices", "traffic", "tree", "paired")
+KINDS = ("convergence", "devices", "traffic", "time", "tree", "paired")
+EDGE = {"preset": "edge"}
 WILD = ["a$b$c", "under_score^2", "<b>&bold</b>", "x" * 90, "two\\$words", "plain"]
 
 
@@ -42,11 +43,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("fedavg", "fedavg", {"local_steps": 4}),
         ("local", "local", {"local_steps": 4}),
     ):
-        pm.run(method, people, rounds=3, settings=settings, out=base / name)
+        pm.run(method, people, rounds=3, settings=settings, clock=EDGE, out=base / name)
     flat = pm.make_population("digits", tree=5)
-    pm.run("fedavg", flat, rounds=2, settings={"local_steps": 2}, out=base / "flat")
+    pm.run("fedavg", flat, rounds=2, settings={"local_steps": 2}, clock=EDGE, out=base / "flat")
     deep = pm.make_population("digits", tree="2x2x2")
-    pm.run("permfl", deep, rounds=2, settings={"team_steps": 2, "local_steps": 2}, out=base / "deep")
+    pm.run("permfl", deep, rounds=2, settings={"team_steps": 2, "local_steps": 2}, clock=EDGE, out=base / "deep")
+    config = {"algorithm": "fedavg", "data": {"name": "digits"}, "tree": "2x3", "rounds": 2}
+    execute(make_config(config), base / "timeless")
     pm.compare(
         ["permfl", "fedavg"],
         "digits",
@@ -54,6 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         seeds=2,
         rounds=2,
         settings={"local_steps": 2},
+        clock=EDGE,
         jobs=1,
         out=base / "study",
     )
@@ -272,6 +276,65 @@ def test_the_numbers_of_traffic_end_with_the_bytes_of_the_run(runs: Path, tmp_pa
     assert {row["bytes"] for row in rows if row["method"] == "local"} == {"0.0"}
 
 
+def test_the_numbers_of_time_are_those_of_the_clock_and_of_the_link_to_the_server(runs: Path, tmp_path: Path) -> None:
+    code, told = draw(runs / "permfl", runs / "fedavg", "--kind", "time", "--model", "GM", "--out", tmp_path / "f.pdf")
+    assert code == 0, told
+    assert "until" not in told  # nobody asked for a target
+    rows = [row for row in numbers(tmp_path / "f.csv") if row["method"] == "permfl"]
+    result = Result(runs / "permfl")
+    curve, times = result.curve("GM"), {0: 0.0, **result.times}
+    assert [int(row["round"]) for row in rows] == sorted(curve)
+    assert [float(row["seconds"]) for row in rows] == [times[round_] for round_ in sorted(curve)]
+    assert times[3] > times[1] > 0
+    assert [float(row["value"]) for row in rows] == [curve[round_] for round_ in sorted(curve)]
+    upper = result.links[-1]
+    assert float(rows[-1]["bytes_to_server"]) == upper["bytes_up"] + upper["bytes_down"]
+    assert {row["target"] for row in rows} == {""}
+
+
+@pytest.mark.parametrize("kind", ["time", "traffic"])
+def test_a_target_is_marked_and_told_where_each_method_first_reaches_it(kind: str, runs: Path, tmp_path: Path) -> None:
+    result = Result(runs / "permfl")
+    curve = result.curve("PM")
+    target = sorted(curve.values())[1]  # not reached at the start
+    at = next(round_ for round_ in sorted(curve) if curve[round_] >= target)
+    assert at > 0
+    folders = (runs / "permfl", runs / "fedavg")
+    out = ("--kind", kind, "--model", "PM", "--target", target, "--out", tmp_path / "f.pdf")
+    code, told = draw(*folders, *out)
+    assert code == 0, told
+    marked = [row for row in numbers(tmp_path / "f.csv") if row["target"] and row["method"] == "permfl"]
+    assert {(int(row["round"]), float(row["target"]), float(row["seconds"])) for row in marked} == {
+        (at, target, result.times[at])
+    }
+    assert f"until PM accuracy is at least {target:g}: permfl after {words.many(at, 'round')}" in told
+    assert words.duration(result.times[at]) in told
+    figure = made(folders, kind, model="PM", target=target).figure
+    circles = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert len(circles) >= 1
+    assert circles[0].get_ydata()[0] == curve[at]  # type: ignore[index]
+    assert "circle: accuracy" in figure.legends[0].get_title().get_text()
+
+
+def test_a_target_that_is_never_reached_is_told_and_of_a_loss_lower_is_better(runs: Path, tmp_path: Path) -> None:
+    _, told = draw(runs / "permfl", "--kind", "time", "--target", "1", "--out", tmp_path / "f.pdf")
+    assert "until test accuracy is at least 1: PM, TM, GM never" in told
+    assert all(not row["target"] for row in numbers(tmp_path / "f.csv"))
+    curve = Result(runs / "permfl").curve("GM", "loss")
+    options = ("--kind", "time", "--metric", "loss", "--model", "GM", "--target", curve[3], "--out", tmp_path / "f.pdf")
+    _, told = draw(runs / "permfl", *options)
+    assert f"at most {curve[3]:g}: GM after " in told
+
+
+def test_the_command_that_a_run_without_a_clock_is_answered_with_gives_it_one(runs: Path, tmp_path: Path) -> None:
+    code, told = draw(runs / "timeless", "--kind", "time", "--out", tmp_path / "f.pdf")
+    assert code == 2
+    command = shlex.split(told.strip().partition("run it again with one: ")[2])
+    done = CliRunner().invoke(app, [*command[1:], "--out", str(tmp_path / "timed"), "--quiet"])
+    assert done.exit_code == 0, done.stderr
+    assert draw(tmp_path / "timed", "--kind", "time", "--out", tmp_path / "f.pdf")[0] == 0
+
+
 def test_the_tree_colours_every_node_by_its_own_model(runs: Path, tmp_path: Path) -> None:
     pm.figure(runs / "deep", "tree", tmp_path / "f.pdf")
     rows, result = numbers(tmp_path / "f.csv"), Result(runs / "deep")
@@ -330,7 +393,7 @@ def test_how_far_models_lie_apart_is_drawn_too(runs: Path, tmp_path: Path) -> No
     check_texts(drawn.figure)
     code, told = draw(runs / "permfl", "--kind", "devices", "--metric", "distance", "--out", tmp_path / "f.pdf")
     assert code == 2
-    assert "only convergence and traffic draw it" in told
+    assert "only convergence, traffic and time draw it" in told
 
 
 # -- large, unfinished, odd --------------------------------------------------------------------------------------------
@@ -403,8 +466,8 @@ def test_devices_without_a_number_are_left_out_aloud(tmp_path: Path) -> None:
     split[device == "c"] = 0  # it has no test sample
     with pytest.warns(UserWarning, match="'c' has no test samples"):
         people = pm.Population.from_arrays(x, y, device=device, test=split.astype(bool))
-    one = pm.run("fedavg", people, rounds=1, out=tmp_path / "one").folder
-    other = pm.run("local", people, rounds=1, out=tmp_path / "other").folder
+    one = pm.run("fedavg", people, rounds=1, clock=EDGE, out=tmp_path / "one").folder
+    other = pm.run("local", people, rounds=1, clock=EDGE, out=tmp_path / "other").folder
     for kind in KINDS:
         drawn = made([one, other], kind)
         check_texts(drawn.figure)
@@ -424,7 +487,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         for body in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         for line in body.splitlines()
     ]
-    assert len(commands) == 9
+    assert len(commands) == 10
     monkeypatch.chdir(tmp_path)
     for command in commands:
         done = CliRunner().invoke(app, shlex.split(command)[1:])
@@ -447,6 +510,11 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         ("study --kind devices --method nobody", "--method nobody: it is not among what was given"),
         ("permfl fedavg --kind devices --model PM --model GM", "drawn for one kind of models"),
         ("permfl fedavg --kind traffic --model PM --model GM", "drawn for one kind of models"),
+        ("permfl fedavg --kind time --model PM --model GM", "drawn for one kind of models"),
+        ("permfl timeless --kind time", "has no simulated clock, so there is no time to draw; run it again with one"),
+        ("permfl --kind tree --target 0.8", "--target is for --kind traffic and time"),
+        ("permfl --kind time --target 80", "--target 80: accuracy lies between 0 and 1; write 0.8"),
+        ("permfl --kind time --target nan", "it must be a finite number"),
         ("permfl fedavg --kind paired --model PM --model GM", "are of one kind of models"),
         ("nowhere --kind tree", "is neither a run nor a study"),
         (". --kind tree", "is neither a run nor a study"),

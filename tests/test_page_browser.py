@@ -167,16 +167,51 @@ def test_sections_have_names_of_their_own_and_pictures_one_name_each(tab: Tab, f
     assert tab.page.locator("figure > div > svg:not([role=img]), figure g[aria-label]").count() == 0
 
 
-def test_numbers_on_colours_can_be_read(opened: Tab) -> None:
-    def light(colour: list[int]) -> float:
-        parts = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in colour]
+def contrast(one: list[float], other: list[float]) -> float:
+    """The contrast of two colours whose parts are at most 1."""
+
+    def light(colour: list[float]) -> float:
+        parts = [part / 12.92 if part <= 0.04 else ((part + 0.055) / 1.055) ** 2.4 for part in colour]
         return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_numbers_on_colours_can_be_read(opened: Tab) -> None:
     for at in range(101):
         told = opened.page.evaluate(f"shade({at / 100})")
-        fill = light([int(part) for part in told["fill"][4:-1].split(",")])
-        ink = light([int(told["ink"][place : place + 2], 16) for place in (1, 3, 5)])
-        assert (max(fill, ink) + 0.05) / (min(fill, ink) + 0.05) >= 4.5
+        fill = [int(part) / 255 for part in told["fill"][4:-1].split(",")]
+        assert contrast(fill, [int(told["ink"][place : place + 2], 16) / 255 for place in (1, 3, 5)]) >= 4.5
+
+
+def test_who_was_absent_when_and_what_it_cost_in_time_can_be_seen_and_read(chrome: Any, tmp_path: Path) -> None:
+    links = {"all": {"lost": 0.3}, "teams": {"away": [["team-1", 2, 3]]}}
+    settings = {"team_steps": 3, "local_steps": 2}
+    result = digits("permfl", tmp_path / "storm", settings=settings, links=links, clock={"preset": "edge"})
+    page = write_report(result, theory=False)
+    for theme in ("light", "dark"):
+        context = chrome.new_context(viewport={"width": 1180, "height": 900}, color_scheme=theme)
+        tab = Tab(context.new_page())
+        tab.open(page)
+        assert tab.text("#run-absent h2") == "Who was absent when"
+        assert "did not enter" in tab.text("#run-absent")
+        cells = tab.page.locator("#run-absent table.heat tr:has(th:text-is('team-1')) td").all_inner_texts()
+        assert cells[1] == "away"
+        assert tab.page.locator("#run-traffic figure svg").count() >= 2
+        assert "Accuracy for time on the simulated clock" in tab.text("#run-traffic")
+        colours = "(cell) => [getComputedStyle(cell).backgroundColor, getComputedStyle(cell).color]"
+        for fill, ink in tab.page.locator("#run-absent table.heat td").evaluate_all(f"(all) => all.map({colours})"):
+            assert contrast(_parts(fill), _parts(ink)) >= 4.5
+        assert tab.complaints == []
+        context.close()
+
+
+def _parts(colour: str) -> list[float]:
+    """The three parts of a colour as a browser tells it, at most 1."""
+    inside = colour[colour.index("(") + 1 : -1].replace("srgb", "").replace(",", " ").split()
+    scale = 1 if colour.startswith("color(") else 255
+    return [float(part) / scale for part in inside[:3]]
 
 
 def test_tables_round_as_the_sentences_do(opened: Tab) -> None:

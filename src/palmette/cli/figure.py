@@ -18,6 +18,7 @@ class Kind(StrEnum):
     convergence = "convergence"
     devices = "devices"
     traffic = "traffic"
+    time = "time"
     tree = "tree"
     paired = "paired"
 
@@ -40,7 +41,8 @@ KindOption = Annotated[
     Kind,
     typer.Option(
         help="A metric over the rounds (convergence), its distribution over devices (devices), the metric over the bytes "
-        "sent (traffic), every node of the tree coloured by it (tree), or the differences device by device (paired).",
+        "sent (traffic) or over the simulated clock (time), every node of the tree coloured by it (tree), or the differences "
+        "device by device (paired).",
         show_default=False,
     ),
 ]
@@ -74,6 +76,13 @@ def figure(
     over: Annotated[
         Over, typer.Option(help="convergence: count global rounds, or gradient steps of a device.")
     ] = Over.rounds,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            metavar="VALUE",
+            help="traffic, time: say how many bytes and seconds it takes until the metric is this good, and mark it.",
+        ),
+    ] = None,
     width: Annotated[Width, typer.Option(help="As wide as one column of a paper, or as its page.")] = Width.column,
     csv: Annotated[bool, typer.Option("--csv/--no-csv", help="Write the numbers of the figure beside it.")] = True,
 ) -> None:
@@ -87,18 +96,20 @@ def figure(
     """
     with one_line_errors():
         from palmette.errors import BadInput
-        from palmette.figures.make import check_out, made, write
+        from palmette.figures.make import COSTS, check_out, made, write
 
         if against is not None and kind is not Kind.paired:
             raise BadInput("--against is for --kind paired")
         if over is not Over.rounds and kind is not Kind.convergence:
             raise BadInput("--over is for --kind convergence")
+        if target is not None and kind.value not in COSTS:
+            raise BadInput(f"--target is for --kind {' and '.join(COSTS)}")
         check_out(out, csv=csv)
         drawn = made(
             folders, kind.value, metric=metric, model=model or (), method=method or (), against=against, over=over.value,
-            width=width.value,
+            target=target, width=width.value,
         )  # fmt: skip
-        for note in drawn.notes:
+        for note in (*drawn.notes, *drawn.told):
             say(note)
         for file in write(drawn, out, csv=csv):
             say(f"wrote {file}")

@@ -33,13 +33,15 @@ class Drawn:
         figure: What was drawn.
         header: The names of the columns of its numbers.
         rows: Its numbers.
-        notes: What a reader should be told.
+        notes: What a reader should be warned of.
+        told: What was asked for and is a sentence.
     """
 
     figure: Figure
     header: tuple[str, ...]
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
     def csv(self) -> str:
         """Return the numbers as CSV, each with all its digits; what is not there is empty."""

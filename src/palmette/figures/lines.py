@@ -53,6 +53,7 @@ class Choice:
         width: How wide it is to be.
         over: What the rounds are counted in: rounds, or gradient steps of a device.
         against: The method that the others are compared with; ``None`` for the first.
+        target: The value of the metric for which the cost is asked; ``None`` for none.
         told: Whether the metric is not measured on samples but a number about nodes, such as the distance between models.
     """
 
@@ -62,6 +63,7 @@ class Choice:
     over: str = "rounds"
     against: str | None = None
     told: bool = False
+    target: float | None = None
 
     @property
     def lower(self) -> bool:

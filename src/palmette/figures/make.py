@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from palmette.errors import BadInput, PalmetteWarning, nearest
 from palmette.protocol import ModelKind
@@ -18,8 +18,10 @@ if TYPE_CHECKING:  # a plot is drawn by whoever asks for one
     from palmette.figures.drawing import Drawn
     from palmette.figures.lines import Choice, Line, Source
 
-Kind = Literal["convergence", "devices", "traffic", "tree", "paired"]
+Kind = Literal["convergence", "devices", "traffic", "time", "tree", "paired"]
 """What a figure shows."""
+COSTS: Final = ("traffic", "time")
+"""The kinds that show what a metric costs."""
 Over = Literal["rounds", "steps"]
 """What the rounds of a figure of convergence are counted in."""
 
@@ -34,6 +36,7 @@ def figure(
     method: str | Sequence[str] = (),
     against: str | None = None,
     over: Over = "rounds",
+    target: float | None = None,
     width: Literal["column", "page"] = "column",
     csv: bool = True,
 ) -> Figure:
@@ -43,20 +46,25 @@ def figure(
         what: The folder of a run or a study, a `Result`, a `Study`, or several of them. The runs of a study are drawn method
             by method, those of several seeds as their mean; so are runs that differ in the seed only.
         kind: ``"convergence"`` is a metric over the rounds, ``"devices"`` its distribution over devices, ``"traffic"`` the
-            metric over the bytes sent, ``"tree"`` every node coloured by it, ``"paired"`` the differences device by device.
+            metric over the bytes sent, ``"time"`` over the time on the simulated clock, ``"tree"`` every node coloured by it,
+            ``"paired"`` the differences device by device.
         out: Where to write it: a PDF, SVG or PNG, by the end of the name. By default it is only returned.
         metric: What was measured; accuracy by default, the loss where there is none.
         model: Which models: ``"PM"``, ``"TM"``, ``"GM"``; by default all of one run, and PM of several.
         method: The methods to draw, by their names in the figure; all by default.
         against: In a figure of pairs, the method that the others are compared with; the first by default.
         over: In a figure of convergence, what is counted: global rounds, or gradient steps of a device.
+        target: In a figure of traffic or time, a value of the metric: where each line reaches it is marked, and in the numbers
+            that round has it in the column ``target``.
         width: As wide as a column of a page with two, or as the page.
         csv: Whether to write the numbers beside the figure, under its name with the end ``.csv``.
     """
     place = None if out is None else checked_path("out", out)
     if place is not None:
         check_out(place, csv=csv)
-    drawn = made(what, kind, metric=metric, model=model, method=method, against=against, over=over, width=width)
+    drawn = made(
+        what, kind, metric=metric, model=model, method=method, against=against, over=over, target=target, width=width
+    )
     for note in drawn.notes:
         warnings.warn(note, PalmetteWarning, stacklevel=2)
     if place is not None:
@@ -73,12 +81,14 @@ def made(
     method: str | Sequence[str] = (),
     against: str | None = None,
     over: str = "rounds",
+    target: float | None = None,
     width: str = "column",
 ) -> Drawn:
     """Draw a figure and return it with its numbers and with what is to be told; see `figure`."""
     for option, value, known in (("kind", kind, get_args(Kind)), ("over", over, get_args(Over))):
         if value not in known:
             raise BadInput(f"{option} = {value!r} is unknown{nearest(str(value), known)}")
+    from palmette.figures.costs import check_target
     from palmette.figures.lines import Choice, Source, gather
     from palmette.report.style import PAPER, WIDTHS, settings
 
@@ -94,22 +104,27 @@ def made(
     told = any(
         name in line.first.metrics["metric"].to_pylist() and name not in line.first.metric_names for line in lines
     )
-    if told and kind not in ("convergence", "traffic"):
-        raise BadInput(f"{name} is not measured on the samples of devices; only convergence and traffic draw it")
-    choice = Choice(name, models, width, over, against, told)  # type: ignore[arg-type]
+    if told and kind not in ("convergence", *COSTS):
+        raise BadInput(f"{name} is not measured on the samples of devices; only convergence, traffic and time draw it")
+    if target is not None and kind not in COSTS:
+        raise BadInput(f"a target is marked in a figure of {' or '.join(COSTS)}, not of {kind}")
+    choice = Choice(name, models, width, over, against, told, target)  # type: ignore[arg-type]
+    check_target(choice)
     with settings(PAPER):
-        drawn = _drawer(kind)(lines, choice)
+        drawn = drawer(kind)(lines, choice)
     drawn.notes[:0] = notes
     return drawn
 
 
-def _drawer(kind: str) -> Callable[[Sequence[Line], Choice], Drawn]:
-    from palmette.figures import convergence, devices, paired, traffic, tree
+def drawer(kind: str) -> Callable[[Sequence[Line], Choice], Drawn]:
+    """Return what draws a kind of figure."""
+    from palmette.figures import convergence, devices, paired, time, traffic, tree
 
     drawers: dict[str, Callable[[Sequence[Line], Choice], Drawn]] = {
         "convergence": convergence.draw,
         "devices": devices.draw,
         "traffic": traffic.draw,
+        "time": time.draw,
         "tree": tree.draw,
         "paired": paired.draw,
     }

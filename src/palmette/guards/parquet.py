@@ -150,6 +150,8 @@ def check(data: Any, metadata: pq.FileMetaData, room: int | None = None, names: 
 
 def _pages(data: Any, column: Any) -> Iterator[tuple[int, int]]:
     """Give the bytes and the values that every page of a column claims."""
+    if not column.num_values and not column.total_compressed_size:
+        return  # an empty table has no pages
     at = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
         at = column.dictionary_page_offset

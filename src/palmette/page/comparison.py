@@ -11,7 +11,7 @@ import numpy as np
 
 from palmette.engines.evaluation import lower_is_better
 from palmette.page.compact import number, numbers, plain, thinned
-from palmette.page.curves import sent_by
+from palmette.page.curves import seconds_by, sent_by
 from palmette.protocol import ModelKind
 from palmette.report import words
 from palmette.report.numbers import top
@@ -139,8 +139,17 @@ def _curve(results: Mapping[int, Result], kind: ModelKind, lead: str) -> dict[st
         "low": numbers(values.min(0).tolist() if len(curves) else []),
         "high": numbers(values.max(0).tolist() if len(curves) else []),
         "bytes": sent_by(first, top(first), rounds),
+        **_clock(results, rounds),
         "sampled": any(result.sampled for result in results.values()),
     }
+
+
+def _clock(results: Mapping[int, Result], rounds: Sequence[int]) -> dict[str, Any]:
+    """Return the time on the simulated clock after some rounds, the mean over the seeds; nothing where one had no clock."""
+    times = [result.times for result in results.values()]
+    if not all(times):
+        return {}
+    return {"seconds": numbers(np.mean([seconds_by(one, rounds) for one in times], 0).tolist())}
 
 
 def _ranking(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +157,22 @@ def traffic(result: Result) -> dict[str, Any]:
     ]
     measured = sorted({round_ for kind in result.kinds for round_ in result.curve(kind, result.lead)})
     measured = [measured[at] for at in thinned(len(measured), _POINTS)]
-    return {"links": links, "upper": {"rounds": measured, "bytes": sent_by(result, server, measured)}}
+    times = result.times
+    return {
+        "links": links,
+        "upper": {"rounds": measured, "bytes": sent_by(result, server, measured)},
+        "clock": {"rounds": measured, "seconds": numbers(seconds_by(times, measured))} if times else None,
+    }
+
+
+def seconds_by(times: Mapping[int, float], rounds: Sequence[int]) -> list[float]:
+    """Return the time on the simulated clock after some rounds; before the first it is 0.
+
+    Args:
+        times: What `Result.times` says.
+        rounds: The rounds.
+    """
+    return [times.get(round_, 0.0 if round_ == 0 else float("nan")) for round_ in rounds]
 
 
 def sent_by(result: Result, server: int, rounds: Sequence[int]) -> list[int]:

@@ -9,10 +9,13 @@ from typing import Any
 from palmette.algorithms import ALGORITHMS
 from palmette.engines.evaluation import lower_is_better
 from palmette.page import curves
+from palmette.page.absent import absences
 from palmette.page.compact import number, plain
 from palmette.protocol import ModelKind
+from palmette.protocol.sentences import sentences
 from palmette.protocol.settings import described
 from palmette.report import words
+from palmette.report.absences import absent_told, clock_told, wasted_told
 from palmette.report.numbers import backend, seconds
 from palmette.report.tables import next_command
 from palmette.runs import Result
@@ -60,6 +63,7 @@ def run_data(result: Result, population: dict[str, Any] | None, *, nodes: bool =
         "curves": curves.over_rounds(result, found, unseen),
         "distances": curves.distances(result),
         "traffic": curves.traffic(result),
+        "absences": absences(result, population),
         "nodes": _nodes(result, found, sizes) if nodes else None,
         "devices": curves.of_devices(found, sizes[0]) if nodes and sizes else None,
         "measures": _measures(result),
@@ -141,13 +145,27 @@ def _settings(result: Result) -> Iterator[dict[str, str]]:
     if config.loss:
         about = "probability that a node that was asked does not answer"
         yield {"group": "links", "name": "loss", "value": str(config.loss), "about": about}
+    for group, part in {**{f"links.{name}": one for name, one in config.links.items()}, "clock": config.clock}.items():
+        told = sentences(type(part))
+        for name, value in part:
+            if value is not None:
+                yield {"group": "links", "name": f"{group}.{name}", "value": str(value), "about": told[name]}
+    if config.replay is not None:
+        about = "run whose absences were repeated"
+        yield {"group": "links", "name": "replay", "value": config.replay, "about": about}
 
 
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if result.finished:
         steps, speed = result.timings["device_steps"], result.timings["device_steps_per_second"]
         yield "gradient steps", f"{steps:,} of all devices together, {speed:,.0f} a second"
+        if told := wasted_told(result):
+            yield "in vain", told
         yield "time", f"{seconds(result):.1f} s, evaluation and checkpoints included"
+    if told := clock_told(result):
+        yield "clock", told
+    if told := "; ".join(absent_told(result)):
+        yield "absent", told
     if result.outline:
         yield "outline", "; ".join(words.outline(result.outline))
     if (found := backend(result)) is not None:

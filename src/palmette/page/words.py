@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palmette.page.compact import number
-from palmette.report.words import many, points, size
+from palmette.report.words import duration, many, points, size
 
 _FEW = 3  # devices that are named
 
@@ -107,7 +107,16 @@ def _cost(run: dict[str, Any]) -> list[str]:
     if not upper and not lower:
         return ["Nothing was sent to anybody."]
     rest = f", and {size(lower)} over the links below" if lower else ""
-    return [f"It sent {size(upper)} over the link to the server{rest}, both ways together."]
+    told = [f"It sent {size(upper)} over the link to the server{rest}, both ways together."]
+    if (seconds := _clock(run)) is not None:
+        told.append(f"On the simulated clock it took {duration(seconds)}.")
+    return [*told, run["absences"]["told"]] if run["absences"] else told
+
+
+def _clock(run: dict[str, Any]) -> float | None:
+    """Return the last time on the simulated clock, where there is one."""
+    clock = run["traffic"]["clock"]
+    return next((one for one in reversed(clock["seconds"]) if one is not None), None) if clock else None
 
 
 def _tiles(run: dict[str, Any]) -> list[dict[str, Any]]:
@@ -125,6 +134,9 @@ def _tiles(run: dict[str, Any]) -> list[dict[str, Any]]:
         sent = sum(link["bytes_up"] + link["bytes_down"] for link in upper)
         exchanges = sum(link["exchanges"] for link in upper)
         tiles.append({"label": "sent to and from the server", "value": size(sent), "note": many(exchanges, "exchange")})
+    if (seconds := _clock(run)) is not None:
+        each = f"{duration(seconds / max(1, run['done']))} a round"
+        tiles.append({"label": "on the simulated clock", "value": duration(seconds), "note": each})
     return tiles
 
 

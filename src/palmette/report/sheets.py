@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,12 @@ _SPECIAL = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "−": "$-$",
 }  # fmt: skip
+
+_FURTHER: Mapping[str, Callable[[float], str]] = {
+    "time": words.duration,
+    "replies_missing": lambda count: f"{count:,.0f}",
+}
+"""What a run may cost besides steps and bytes, each with how it is written."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,18 @@ def _devices(summary: Mapping[str, Any], methods: Sequence[Mapping[str, Any]]) -
 def _costs(methods: Sequence[Mapping[str, Any]]) -> Sheet:
     tiers = sorted({link["tier"] for one in methods for link in one["links"]})
     server = max(tiers, default=0)
-    columns = ["rounds", "steps\nper device", *(_link(tier, server) for tier in tiers)]
+    further = {"time": "simulated\nclock", "replies_missing": "replies\nmissing"}
+    further = {key: head for key, head in further.items() if any(key in one for one in methods)}
+    columns = ["rounds", "steps\nper device", *(_link(tier, server) for tier in tiers), *further.values()]
     rows = []
     for one in methods:
         links = {link["tier"]: link["bytes_up"] + link["bytes_down"] for link in one["links"]}
         sent = [words.size(round(links[tier])) if tier in links else "-" for tier in tiers]
-        rows.append((_name(one), f"{one['rounds']:,}", f"{one['steps_per_device']:,.0f}", *sent))
+        more = ["-" if key not in one else _FURTHER[key](one[key]) for key in further]
+        rows.append((_name(one), f"{one['rounds']:,}", f"{one['steps_per_device']:,.0f}", *sent, *more))
     note = "Of one run. Steps: every mini-batch gradient of a device counts, fine-tuning too. Bytes: up and down."
+    note += " Simulated clock: until the end of the run." if "time" in further else ""
+    note += " Replies missing: those that did not enter." if "replies_missing" in further else ""
     return Sheet("cost of a run", tuple(columns), tuple(rows), note=note)
 
 
@@ -225,10 +236,13 @@ def as_csv(summary: Mapping[str, Any]) -> str:
     ]
     tiers = sorted({link["tier"] for one in summary["methods"] for link in one["links"]})
     names += [f"bytes_{way}_link_{tier}" for tier in tiers for way in ("up", "down")]
+    more = [key for key in _FURTHER if any(key in one for one in summary["methods"])]
+    names += more
     writer = csv.DictWriter(out, names, lineterminator="\n", restval="")
     writer.writeheader()
     for one in summary["methods"]:
         whole = {key: one[key] for key in ("method", "algorithm", "rounds", "steps_per_device")}
+        whole |= {key: one[key] for key in more if key in one}
         for link in one["links"]:
             whole |= {f"bytes_{way}_link_{link['tier']}": link[f"bytes_{way}"] for way in ("up", "down")}
         for kind, model in one["models"].items():

@@ -17,7 +17,7 @@ from palmette.algorithms import algorithm
 from palmette.guards.screen import Text
 from palmette.guards.visible import visible
 from palmette.protocol import ModelKind, model_kind
-from palmette.report import words
+from palmette.report import absences, words
 from palmette.report.numbers import Comparison, backend, by_node, seconds, top
 from palmette.runs import Result
 from palmette.runs.folder import CONFIG
@@ -104,20 +104,25 @@ def runs_table(results: Sequence[Result], base: Path) -> RenderableType:
     table.add_column("rounds", justify="right", no_wrap=True)
     for kind in kinds:
         table.add_column(kind, justify="right", no_wrap=True, header_style=f"bold {model_style(kind)}")
+    times = [result.times for result in results]
+    if any(times):
+        table.add_column("clock", justify="right", no_wrap=True)
     table.add_column("seed", justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
-    for result in results:
+    for result, clock in zip(results, times, strict=True):
         config = result.config
         table.add_row(
             Text(visible(str(result.folder.relative_to(base)))),
             Text(f"{config.title} on {config.data.title}"),
             f"{result.rounds_done}/{config.rounds}",
             *(_score(result, kind) for kind in kinds),
+            *([words.duration(clock[max(clock)]) if clock else "-"] if any(times) else []),
             str(config.seed),
             "finished" if result.finished else "running" if result.running else "stopped",
         )
     notes = ["PM, TM, GM: test accuracy of the devices' own models, of their teams' models and of the global model"]
     notes += ["*: the loss, where there is no accuracy"] if any(result.lead == "loss" for result in results) else []
+    notes += ["clock: how long it took on the simulated clock"] if any(times) else []
     return Group(table, *(Text(note, style="dim") for note in notes))
 
 
@@ -287,11 +292,12 @@ def _plain(value: Any) -> bool:
     return isinstance(value, int | float | str)
 
 
-def _links_table(result: Result) -> Table:
-    table = _table("traffic")
-    for name in ("exchanges", "up", "down"):
+def _links_table(result: Result) -> RenderableType:
+    """Show what crossed every link and, where some replies did not enter, how many and why."""
+    table, links, server = _table("traffic"), result.links, top(result)
+    some = any(map(absences.missing, links))
+    for name in ("exchanges", "up", "down", *(["missing"] if some else [])):
         table.add_column(name, justify="right")
-    links, server = result.links, top(result)
     flat = all(link["tier"] == server for link in links)
     for link in links:
         table.add_row(
@@ -299,8 +305,10 @@ def _links_table(result: Result) -> Table:
             f"{link['exchanges']:,}",
             words.size(link["bytes_up"]),
             words.size(link["bytes_down"]),
+            *([f"{absences.missing(link):,}"] if some else []),
         )
-    return table
+    told = absences.missing_told(links)
+    return Group(table, Text(told, style="dim")) if told else table
 
 
 def _facts(result: Result) -> Table:
@@ -318,6 +326,12 @@ def _fact_lines(result: Result) -> Iterator[tuple[str, str]]:
     looked = times["seconds"].get("estimate", 0.0)
     first = f", {looked:.1f} s of it to look at step sizes first" if looked >= _WORTH_TELLING else ""
     yield "work", f"{times['device_steps']:,} device-steps, {speed}, {seconds(result):.1f} s in all{first}"
+    if told := absences.wasted_told(result):
+        yield "in vain", told
+    if told := absences.clock_told(result):
+        yield "clock", told
+    if told := "; ".join(absences.absent_told(result)):
+        yield "absent", told
     if result.outline:
         yield "outline", "; ".join(words.outline(result.outline))
     if (found := backend(result)) is not None:

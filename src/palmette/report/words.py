@@ -12,6 +12,14 @@ from palmette.runs.wording import outline as outline
 
 _MODEL_WORDS = {"PM": "device's own", "TM": "team's", "GM": "global"}
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+# Name, length in seconds, and up to which number of seconds it is used.
+_SPANS = (
+    ("ms", 1e-3, 0.1),
+    ("s", 1.0, 120.0),
+    ("min", 60.0, 7200.0),
+    ("h", 3600.0, 172_800.0),
+    ("days", 86_400.0, math.inf),
+)
 
 
 def whose(kind: ModelKind) -> str:
@@ -40,6 +48,21 @@ def size(count: int) -> str:
     value = count / 1000**power
     digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f} {_UNITS[power]}"
+
+
+def duration(seconds: float) -> str:
+    """Write seconds with three digits, or as minutes, hours or days: ``20.4 s``, ``3.52 min``."""
+    if not seconds:
+        return "0 s"
+    unit, length = span(seconds)
+    value = seconds / length
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{digits}f} {unit}"
+
+
+def span(seconds: float) -> tuple[str, float]:
+    """Return the unit that some seconds are best written in, and its length in seconds."""
+    return next((unit, length) for unit, length, most in _SPANS if seconds < most)
 
 
 def share(value: float) -> str:

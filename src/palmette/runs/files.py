@@ -241,8 +241,11 @@ class Files:
     def facts(self) -> dict[str, dict[str, Any]]:
         """Size and checksum of every file that is listed."""
         facts = self.read_sealed(MANIFEST).get("files")
-        if not isinstance(facts, dict) or any("/" in name or name in ("", ".", "..") or "\0" in name for name in facts):
-            raise Damaged(f"{self.path / MANIFEST} is damaged: it lists what is no file of this folder", MANIFEST)
+        facts = facts if isinstance(facts, dict) else {"": {}}
+        for name in facts:
+            if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
+                wrong = f"it lists {shown(name)}, which is not in the folder"
+                raise Damaged(f"{self.path / MANIFEST} is damaged: {wrong}", MANIFEST)
         return dict(facts)
 
     def problem(self, name: str) -> str | None:

@@ -316,10 +316,19 @@ class Result(Models):
 
     @property
     def times(self) -> dict[int, float]:
-        """Seconds on the simulated clock after each round; empty where the run had none."""
+        """Seconds on the simulated clock after each round; empty where the run had none.
+
+        In a round in which the server waits for nobody, or nobody's reply enters, no time passes.
+        """
         server = pc.max(self.traffic["tier"]).as_py()
-        rows = [row for row in self.traffic.to_pylist() if row["tier"] == server]
-        return {row["round"] + 1: row["time"] / SECOND for row in rows if row.get("time")}
+        rows = {row["round"] + 1: row.get("time", 0) for row in self.traffic.to_pylist() if row["tier"] == server}
+        if not any(rows.values()):
+            return {}
+        found, now = {}, 0
+        for round_ in range(1, self.rounds_done + 1):
+            now = max(now, rows.get(round_, 0))
+            found[round_] = now / SECOND
+        return found
 
     @cached_property
     def absences(self) -> pa.Table:

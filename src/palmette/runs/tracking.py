@@ -15,6 +15,7 @@ from typing import Any
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
 from palmette.errors import PalmetteError, PalmetteWarning
+from palmette.links.clock import SECOND
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
 from palmette.runs.execute import Observer
@@ -169,7 +170,7 @@ class _Sum:
         self._done, self._total = 0, dict[str, float]()
 
     def until(self, round_: int, simulation: Simulation) -> dict[str, float]:
-        """Return exchanges and bytes on every link in the first rounds."""
+        """Return exchanges and bytes on every link in the first rounds, and the time on the simulated clock."""
         if round_ < self._done:
             self._done, self._total = 0, {}
         top, entries = simulation.population.tree.top, simulation.ledger.entries
@@ -180,6 +181,8 @@ class _Sum:
                     for key in _LINKS:
                         name = f"traffic/{link}/{key}"
                         self._total[name] = self._total.get(name, 0.0) + getattr(entry, key)
+                    if tier == top and simulation.pace is not None:
+                        self._total["clock/seconds"] = max(self._total.get("clock/seconds", 0.0), entry.time / SECOND)
         self._done = round_
         return dict(self._total)
 

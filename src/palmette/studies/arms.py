@@ -81,6 +81,8 @@ class Base:
     tree: Any
     rounds: int | None
     participation: Mapping[str, Any] | None
+    links: Mapping[str, Mapping[str, Any]] | None
+    clock: Mapping[str, Any] | None
     loss: float
     evaluate_every: int | str
     evaluate_on: int | str
@@ -104,6 +106,8 @@ class Base:
             else {"name": "arrays"},
             "model": _table(self.model, "model") if isinstance(self.model, str | Mapping) else {"name": "module"},
             "participation": dict(self.participation or {}),
+            "links": dict(self.links or {}),
+            "clock": dict(self.clock or {}),
             "loss": self.loss,
             "evaluate_every": self.evaluate_every,
             "evaluate_on": self.evaluate_on,

@@ -54,6 +54,8 @@ def compare(
     local: bool = True,
     out: str | Path | None = None,
     participation: Mapping[str, str | int | float] | None = None,
+    links: Mapping[str, Mapping[str, Any]] | None = None,
+    clock: Mapping[str, Any] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
     evaluate_on: int | str = "auto",
@@ -89,6 +91,8 @@ def compare(
         local: Whether to add local training where it is not among the methods, to see whom a method hurts.
         out: The study's folder; a new one under ``runs/`` by default.
         participation: Who takes part, as in ``{"devices": 0.5}``.
+        links: How links behave, as in `run`.
+        clock: A simulated clock, as in `run`.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
         evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
@@ -103,7 +107,8 @@ def compare(
     trackers = names_of(track)
     named = named_methods(methods)
     wanted = Base(
-        population, model, tree, rounds, participation, loss, evaluate_every, evaluate_on, metrics, optimiser, engine
+        *(population, model, tree, rounds, participation, links, clock, loss),
+        *(evaluate_every, evaluate_on, metrics, optimiser, engine),
     )
     arms, objects = arms_of(named, wanted, settings or {})
     if local and not any(_is_local(arm) for arm in arms) and any(not arm.runs for arm in arms):

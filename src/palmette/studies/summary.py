@@ -11,6 +11,7 @@ import numpy as np
 from palmette.errors import BadInput
 from palmette.protocol import ModelKind
 from palmette.report import sheets
+from palmette.report.absences import missing
 from palmette.report.numbers import by_node, top
 from palmette.runs import Result, RunConfig
 from palmette.studies.plan import Arm
@@ -106,11 +107,15 @@ def spread(values: Sequence[float]) -> float:
 
 
 def cost_of(results: Mapping[int, Result]) -> dict[str, Any]:
-    """Return what a run takes on average: gradient steps of a device, and bytes on every link."""
+    """Return what a run takes on average: gradient steps of a device, bytes on every link, seconds on a simulated clock.
+
+    ``time`` is there where every run had a clock; ``replies_missing``, those that did not enter, where there are
+    some.
+    """
     if not results:
         return {"steps_per_device": math.nan, "tuning_steps": math.nan, "links": []}
     steps, tuning = [], []
-    links: dict[int, list[dict[str, int]]] = {}
+    links: dict[int, list[dict[str, Any]]] = {}
     for result in results.values():
         devices = len(by_node(result, "PM", 0, result.lead))
         steps.append(result.timings["device_steps"] / devices)
@@ -118,7 +123,11 @@ def cost_of(results: Mapping[int, Result]) -> dict[str, Any]:
         for link in result.links:
             links.setdefault(link["tier"], []).append(link)
     server = top(next(iter(results.values())))
+    times = [one[max(one)] for result in results.values() if (one := result.times)]
+    lost = sum(missing(link) for found in links.values() for link in found) / len(results)
     return {
+        **({"time": float(np.mean(times))} if len(times) == len(results) else {}),
+        **({"replies_missing": lost} if lost else {}),
         "steps_per_device": float(np.mean(steps) + np.mean(tuning)),
         "tuning_steps": float(np.mean(tuning)),
         "links": [

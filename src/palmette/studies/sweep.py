@@ -57,6 +57,8 @@ def sweep(
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     participation: Mapping[str, str | int | float] | None = None,
+    links: Mapping[str, Mapping[str, Any]] | None = None,
+    clock: Mapping[str, Any] | None = None,
     loss: float = 0.0,
     evaluate_every: int | str = "auto",
     evaluate_on: int | str = "auto",
@@ -87,6 +89,8 @@ def sweep(
         settings: Settings that all runs share.
         out: The study's folder; a new one under ``runs/`` by default.
         participation: Who takes part.
+        links: How links behave, as in `run`.
+        clock: A simulated clock, as in `run`.
         loss: Chance that a node that was asked does not answer.
         evaluate_every: Rounds between evaluations.
         evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
@@ -99,7 +103,8 @@ def sweep(
     """
     trackers = names_of(track)
     base = Base(
-        population, model, tree, rounds, participation, loss, evaluate_every, evaluate_on, metrics, optimiser, engine
+        *(population, model, tree, rounds, participation, links, clock, loss),
+        *(evaluate_every, evaluate_on, metrics, optimiser, engine),
     )
     name = method.rpartition(":")[2] if isinstance(method, str) else type(method).name
     arm, objects = base.arm(name, method, settings or {})

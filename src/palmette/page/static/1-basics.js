@@ -33,6 +33,30 @@ function bytes(count) {
   return `${power === 0 ? Math.round(count) : Number(count.toPrecision(3))} ${UNITS[power]}`;
 }
 
+const SPANS = [
+  ["ms", 1e-3, 0.1],
+  ["s", 1, 120],
+  ["min", 60, 7200],
+  ["h", 3600, 172800],
+  ["days", 86400, Infinity],
+];
+const CLOCK = "time on the simulated clock";
+
+/** Write seconds with three digits, or as minutes, hours or days. */
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return "–";
+  if (!seconds) return "0 s";
+  const [unit, length] = SPANS.find(([, , most]) => seconds < most);
+  return `${Number((seconds / length).toPrecision(3)).toLocaleString("en-US")} ${unit}`;
+}
+
+/** Return seconds in the unit that fits the largest of them, so that an axis has one unit, and how to write them. */
+function inOneUnit(seconds) {
+  const [unit, length] = SPANS.find(([, , most]) => Math.max(0, ...seconds) < most);
+  const format = (value) => `${Number(value.toPrecision(3)).toLocaleString("en-US")} ${unit}`;
+  return { length, format };
+}
+
 /** Write a count with commas. */
 const count = (value) => (value === null || value === undefined ? "–" : Math.round(value).toLocaleString("en-US"));
 

@@ -10,6 +10,7 @@ function runCards(run, population, key) {
   if (population) made.push(populationCard(population, key));
   if (Object.keys(run.distances).length) made.push(distanceCard(run, key));
   if (run.traffic.links.length) made.push(trafficCard(run, key));
+  if (run.absences) made.push(absentCard(run, key));
   if (run.measures.length || Object.keys(run.reports).length) made.push(measuresCard(run, key));
   made.push(settingsCard(run, key), againCard(run, key));
   return made;
@@ -96,17 +97,19 @@ function distanceCard(run, key) {
 }
 
 function trafficCard(run, key) {
-  const upper = run.traffic.upper;
-  const sent = new Map(upper.rounds.map((round, at) => [round, upper.bytes[at]]));
-  const series = run.models.map(({ kind }) => ({
-    name: kind,
-    colour: colourOf(kind),
-    dash: { TM: "7 3", GM: "2 3" }[kind],
-    points: run.curves.kinds[kind].rounds
-      .map((round, at) => ({ x: sent.get(round), y: run.curves.kinds[kind].mean[at] }))
-      .filter((point) => point.x !== undefined),
-  }));
+  const missing = (link) => Object.values(link.missing || {}).reduce((sum, number) => sum + number, 0);
+  const upper = run.traffic.upper,
+    clock = run.traffic.clock;
   const some = upper.bytes.at(-1) > 0;
+  const panels = [];
+  if (some)
+    panels.push(costPanel(run, upper.rounds, upper.bytes, `${key}-bytes-lines`, "bytes on the link to the server", bytes));
+  if (clock) {
+    const { length, format } = inOneUnit(clock.seconds);
+    const time = clock.seconds.map((value) => value === null ? null : value / length);
+    panels.push(costPanel(run, clock.rounds, time, `${key}-time-lines`, CLOCK, format));
+  }
+  const shown = panels.filter((panel) => panel !== null);
   return card(
     `${key}-traffic`,
     "What it cost",
@@ -116,6 +119,9 @@ function trafficCard(run, key) {
         { head: "exchanges", value: (link) => link.exchanges, show: (link) => count(link.exchanges) },
         { head: "up", value: (link) => link.bytes_up, show: (link) => bytes(link.bytes_up) },
         { head: "down", value: (link) => link.bytes_down, show: (link) => bytes(link.bytes_down) },
+        ...(run.absences
+          ? [{ head: "missing\nreplies", value: missing, show: (link) => count(missing(link)) }]
+          : []),
       ],
       run.traffic.links,
       {
@@ -124,20 +130,36 @@ function trafficCard(run, key) {
           "An exchange is one question of a parent to its children with their answers. Bytes are models and what goes with them, as encoded; evaluation is not counted.",
       },
     ),
-    some && series.some((one) => one.points.length > 1)
-      ? [
-          h("h3", null, `${capital(run.metric)} for bytes on the link to the server`),
-          lines(series, {
-            x: "sent over the link to the server",
-            y: `test ${run.metric}`,
-            share: run.share,
-            height: 240,
-            format: bytes,
-            key: `${key}-bytes-lines`,
-            label: `Test ${run.metric} against bytes on the link to the server`,
-          }),
-        ]
-      : note(some ? null : "Nothing went over the link to the server."),
+    shown.length > 1 ? h("div", { class: "columns" }, shown) : shown,
+    some ? null : note("Nothing went over the link to the server."),
+  );
+}
+
+/** Draw the metric of every kind of model against what it cost by each round; nothing where there is one point only. */
+function costPanel(run, rounds, cost, key, what, format) {
+  const spent = new Map(rounds.map((round, at) => [round, cost[at]]));
+  const series = run.models.map(({ kind }) => ({
+    name: kind,
+    colour: colourOf(kind),
+    dash: { TM: "7 3", GM: "2 3" }[kind],
+    points: run.curves.kinds[kind].rounds
+      .map((round, at) => ({ x: spent.get(round) ?? null, y: run.curves.kinds[kind].mean[at] }))
+      .filter((point) => point.x !== null),
+  }));
+  if (!series.some((one) => one.points.length > 1)) return null;
+  return h(
+    "div",
+    null,
+    h("h3", null, `${capital(run.metric)} for ${what}`),
+    lines(series, {
+      x: what,
+      y: `test ${run.metric}`,
+      share: run.share,
+      height: 240,
+      format,
+      key,
+      label: `Test ${run.metric} against ${what}`,
+    }),
   );
 }
 

@@ -73,7 +73,7 @@ function methodsCard(data, group, key) {
   ];
   if (some("difference"))
     columns.push({
-      head: `PM against\n${group.against}`,
+      head: `PM\nagainst\n${group.against}`,
       value: (one) => one.difference?.mean ?? null,
       show: (one) =>
         one.difference
@@ -108,9 +108,11 @@ function methodsCard(data, group, key) {
       show: (one) => (one.hurt_team === undefined || one.hurt_team === null ? "–" : `${Math.round(100 * one.hurt_team)} %`),
     });
   columns.push(
-    { head: "steps of\na device", value: (one) => one.steps_per_device, show: (one) => count(one.steps_per_device) },
-    { head: "sent to\nand from\nserver", value: (one) => one.sent, show: (one) => bytes(one.sent) },
+    { head: "steps\nof a\ndevice", value: (one) => one.steps_per_device, show: (one) => count(one.steps_per_device) },
+    { head: "sent to\nor from\nserver", value: (one) => one.sent, show: (one) => bytes(one.sent) },
   );
+  if (some("time"))
+    columns.push({ head: "clock", value: (one) => one.time ?? null, show: (one) => duration(one.time) });
   const units = share ? "percentage points" : `units of ${group.metric}`;
   return card(
     `${key}-methods`,
@@ -120,7 +122,7 @@ function methodsCard(data, group, key) {
     group.methods.length
       ? sortable(columns, group.methods, {
           key: `${key}-table`,
-          caption: `Test ${group.metric}${several ? `, mean of up to ${group.seeds.length} seeds ± standard deviation` : ""}; PM are personal, TM team models, GM the global model. The best of a column is bold; the worst tenth is the mean of the tenth of the devices that fare worst.${some("difference") ? ` Differences are of personal models on the same device, in ${units}, with a 95 % bootstrap interval over seeds, teams and devices. “Worse than” is the share of devices whose personal model does worse than that method’s, than one trained on the device alone, or than the team’s model of the same method.` : ""}`,
+          caption: `Test ${group.metric}${several ? `, mean of up to ${group.seeds.length} seeds ± standard deviation` : ""}; PM are personal, TM team models, GM the global model. The best of a column is bold; the worst tenth is the mean of the tenth of the devices that fare worst.${some("difference") ? ` Differences are of personal models on the same device, in ${units}, with a 95 % bootstrap interval over seeds, teams and devices. “Worse than” is the share of devices whose personal model does worse than that method’s, than one trained on the device alone, or than the team’s model of the same method.` : ""}${some("time") ? " The clock is the simulated one, until the end of the run." : ""}`,
         })
       : note("No run has come to its end yet."),
   );
@@ -232,33 +234,67 @@ function pairedCard(group, key, colours) {
 function costCard(group, key, colours) {
   const kind = kindsOf(group)[0];
   const curves = group.methods.filter((one) => one.curves[kind]?.rounds.length);
-  const series = curves
+  const silent = curves.filter((one) => !one.sent && one.models[kind]);
+  const alone = silent.length
+    ? ` ${silent.map((one) => one.method).join(", ")} sent nothing to the server: the level line.`
+    : "";
+  const level = silent.map((one) => ({ y: one.models[kind].mean, ...colours.get(one.method) }));
+  const sent = methodCosts(group, kind, colours, "bytes", {
+    what: "bytes on the link to the server",
+    format: bytes,
+    key: `${key}-cost-lines`,
+    level,
+    caption: `${kind} of each method, both ways together.${alone}${drawnFrom(group, kind)}`,
+  });
+  const { length, format } = inOneUnit(group.methods.map((one) => one.time || 0));
+  const time = methodCosts(group, kind, colours, "seconds", {
+    what: CLOCK,
+    format,
+    length,
+    key: `${key}-time-lines`,
+    caption: `${kind} of each method.${drawnFrom(group, kind)}`,
+  });
+  const shown = [sent, time].filter((panel) => panel !== null);
+  if (!shown.length) return null;
+  return card(
+    `${key}-cost`,
+    shown.length > 1 ? `${capital(group.metric)} for its cost` : `${capital(group.metric)} for ${shown[0].what}`,
+    shown.length > 1
+      ? h(
+          "div",
+          { class: "columns" },
+          shown.map((panel) => h("div", null, h("h3", null, `For ${panel.what}`), panel.chart)),
+        )
+      : shown[0].chart,
+  );
+}
+
+/** Draw the metric of every method against what it had cost by each round; nothing where no method has such a cost. */
+function methodCosts(group, kind, colours, cost, { what, format, key, length = 1, level = [], caption }) {
+  const series = group.methods
+    .filter((one) => one.curves[kind]?.rounds.length && one.curves[kind][cost])
     .map((one) => ({
       name: one.method,
       ...colours.get(one.method),
       points: one.curves[kind].rounds
-        .map((_, at) => ({ x: one.curves[kind].bytes[at], y: one.curves[kind].mean[at] }))
+        .map((_, at) => ({ x: one.curves[kind][cost][at] / length, y: one.curves[kind].mean[at] }))
         .filter((point) => point.x > 0),
     }))
     .filter((one) => one.points.length);
-  const silent = curves.filter((one) => !one.sent && one.models[kind]);
-  const last = series.map((one) => one.points.at(-1).x);
   if (!series.length) return null;
-  return card(
-    `${key}-cost`,
-    `${capital(group.metric)} for bytes on the link to the server`,
-    lines(series, {
-      x: "sent over the link to the server",
-      y: `test ${group.metric} (${kind})`,
-      share: group.share,
-      format: bytes,
-      log: Math.max(...last) > 20 * Math.min(...series.map((one) => one.points[0].x)),
-      key: `${key}-cost-lines`,
-      label: `Test ${group.metric} of ${kind} against bytes on the link to the server`,
-      level: silent.map((one) => ({ y: one.models[kind].mean, ...colours.get(one.method) })),
-      caption: `${kind} of each method, both ways together.${silent.length ? ` ${silent.map((one) => one.method).join(", ")} sent nothing to the server: the level line.` : ""}${drawnFrom(group, kind)}`,
-    }),
-  );
+  const last = series.map((one) => one.points.at(-1).x);
+  const chart = lines(series, {
+    x: what,
+    y: `test ${group.metric} (${kind})`,
+    share: group.share,
+    format,
+    log: Math.max(...last) > 20 * Math.min(...series.map((one) => one.points[0].x)),
+    key,
+    label: `Test ${group.metric} of ${kind} against ${what}`,
+    level,
+    caption,
+  });
+  return { what, chart };
 }
 
 /** Say that curves are of a sample of the devices, where they are of some method. */

@@ -41,12 +41,20 @@ MOMENT, INSIDE = "at a random moment", "inside a checkpoint"
 EACH = (MOMENT, INSIDE, MOMENT, INSIDE)  # the kills of one algorithm
 AGAIN = 0.25  # the share of resumed runs that are killed once more
 SEED = 20
+ROUNDS = 10
 
 
 def config_of(method: str) -> dict[str, Any]:
-    """Return a small run: twelve devices in three teams, ten rounds, of which some devices miss some."""
+    """Return a small run: twelve devices in three teams, and rounds of which some devices miss some."""
     model = {"name": "dnn", "hidden": 16} if kind_of(method).parts else {"name": "mclr"}
-    config = {"algorithm": method, "settings": SMALL[method], "model": model, "rounds": 10, "tree": "3x4", "seed": SEED}
+    config = {
+        "algorithm": method,
+        "settings": SMALL[method],
+        "model": model,
+        "rounds": ROUNDS,
+        "tree": "3x4",
+        "seed": SEED,
+    }
     return {**config, "participation": {"devices": 0.6}, "evaluate_every": 2, "engine": {"check_steps": False}}
 
 

@@ -23,6 +23,7 @@ from palmette.runs.folder import CHECKPOINT, PREVIOUS, STATE, Folder
 
 _SHARE = 1.0  # of the bytes of a whole state that changes may grow to
 _LITTLE = 1 << 22  # bytes of changes that are always little
+_MOST = 256  # records of changes in a file: each takes some milliseconds to go on from
 
 
 class Journal:
@@ -36,6 +37,7 @@ class Journal:
         self._folder = folder
         self._newest = ""  # the file of the state that was read or written last
         self._whole = self._end = 0  # where in the checkpoint the record of everything and the last record end
+        self._changes = 0  # the records between them
 
     def save(self, tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> None:
         """Keep the whole state between two rounds; the file of the state that was kept before stays beside it."""
@@ -45,12 +47,12 @@ class Journal:
             self._check_room(sheets.size(tensors))
             file.write(records.TITLE)
             end = records.add(file, tensors, {"format": FORMAT, **about})
-        self._newest, self._whole, self._end = CHECKPOINT, end, end
+        self._newest, self._whole, self._end, self._changes = CHECKPOINT, end, end, 0
 
     def extendable(self, tensors: Mapping[str, Tensor | Pieces]) -> bool:
         """Return whether there is a checkpoint that this object wrote, and what changed since is little beside it."""
         most = max(_LITTLE, _SHARE * self._whole)
-        if not self._end or self._end - self._whole + sheets.size(tensors) > most:
+        if not self._end or self._changes >= _MOST or self._end - self._whole + sheets.size(tensors) > most:
             return False
         try:
             return (self._folder.path / CHECKPOINT).stat().st_size >= self._end
@@ -71,7 +73,7 @@ class Journal:
                 with suppress(OSError):  # half a record does not count, but takes room
                     os.truncate(path, self._end)
                 raise
-        self._end = end
+        self._end, self._changes = end, self._changes + 1
 
     def _check_room(self, size: int) -> None:
         """Refuse to begin what the disk has no room for."""

@@ -105,7 +105,9 @@ def read(data: Bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError(f"it would take {base:,} bytes")
         header = json.loads(data[8:base].tobytes())
         about: dict[str, Any] = dict(json.loads(header.pop("__metadata__")["about"]))
-        return {name: _tensor(data[base:], entry) for name, entry in header.items()}, about
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of what cannot be written to
+            return {name: _tensor(data[base:], entry) for name, entry in header.items()}, about
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(
             f"its description of the tensors in it cannot be read ({type(error).__name__}: {error})"
@@ -123,9 +125,7 @@ def _tensor(data: Bytes, entry: dict[str, Any]) -> Tensor:
         or end - begin != _bytes(shape, kind)
     ):
         raise ValueError(f"{end} - {begin} bytes of {len(data)} are no {entry['dtype']} of shape {shape}")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        flat = torch.from_numpy(data[begin:end])
+    flat = torch.from_numpy(data[begin:end])
     # Numbers that do not begin at a multiple of their size cannot be looked at where they lie.
     return (flat if flat.data_ptr() % kind.itemsize == 0 else flat.clone()).view(kind).reshape(shape)
 

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-kills prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
+.PHONY: setup test check demo docs page-library bench clean prove-kills prove-disks prove-checkpoints prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
 
 setup: .venv/ready
 
@@ -41,12 +41,21 @@ page-library:
 
 # Heavy proofs, run by hand; their results are in docs/.
 prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data
+prove-kills prove-disks: export PYTHONPATH = tests
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py
+
+# Mounts a small disk and takes permissions from a folder, so it needs root.
+prove-disks: .venv/ready
+	.venv/bin/python proofs/disks.py
 
 # Thousands of random settings and arrays; CASES=10000 FUZZ_SEED=2 for others.
 prove-fuzz: .venv/ready
 	.venv/bin/python proofs/fuzz.py $(or $(CASES),4000) $(or $(FUZZ_SEED),1)
+
+# What checkpoints of a hundred thousand devices cost: their share of the time, bytes, rounds between them.
+prove-checkpoints: .venv/ready
+	.venv/bin/python proofs/checkpoints.py
 
 prove-million: .venv/ready
 	.venv/bin/python proofs/million.py
@@ -56,7 +65,7 @@ prove-large-table: .venv/ready
 	.venv/bin/python proofs/large_table.py /tmp $(or $(KIND),parquet)
 
 # Speeds of models beside a plain loop over devices, written into docs/models.md.
-prove-models prove-batchnorm prove-kills: export PYTHONPATH = tests
+prove-models prove-batchnorm: export PYTHONPATH = tests
 prove-models: .venv/ready
 	.venv/bin/python proofs/models.py
 

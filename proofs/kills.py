@@ -38,15 +38,24 @@ from test_contract import SMALL
 EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet", "population.parquet", "outline.json")
 MOMENT, INSIDE = "at a random moment", "inside a checkpoint"
+EARLY, LATER, TWICE = "before a state was kept", "after it", "killed again when resumed"
 EACH = (MOMENT, INSIDE, MOMENT, INSIDE)  # the kills of one algorithm
 AGAIN = 0.25  # the share of resumed runs that are killed once more
 SEED = 20
+ROUNDS = 10
 
 
 def config_of(method: str) -> dict[str, Any]:
-    """Return a small run: twelve devices in three teams, ten rounds, of which some devices miss some."""
+    """Return a small run: twelve devices in three teams, and rounds of which some devices miss some."""
     model = {"name": "dnn", "hidden": 16} if kind_of(method).parts else {"name": "mclr"}
-    config = {"algorithm": method, "settings": SMALL[method], "model": model, "rounds": 10, "tree": "3x4", "seed": SEED}
+    config = {
+        "algorithm": method,
+        "settings": SMALL[method],
+        "model": model,
+        "rounds": ROUNDS,
+        "tree": "3x4",
+        "seed": SEED,
+    }
     return {**config, "participation": {"devices": 0.6}, "evaluate_every": 2, "engine": {"check_steps": False}}
 
 
@@ -127,10 +136,10 @@ class Tally:
     failed: Counter[str] = field(default_factory=Counter)
     found: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, method: str, how: str, state: str, *, same: bool) -> None:
+    def add(self, method: str, *facts: str, same: bool) -> None:
         """Count one kill."""
         (self.passed if same else self.failed)[method] += 1
-        self.found.setdefault(method, Counter()).update([how, state])
+        self.found.setdefault(method, Counter()).update(facts)
 
 
 def kill_one(method: str, how: str, expected: Whole, out: Path, luck: random.Random) -> tuple[str, str]:
@@ -149,7 +158,7 @@ def kill_one(method: str, how: str, expected: Whole, out: Path, luck: random.Ran
         code = ended(number)
         if code == -signal.SIGKILL:
             kept = any((out / name).exists() for name in (CHECKPOINT, PREVIOUS, STATE))
-            return where, "with a state" if kept else "before the first"
+            return where, LATER if kept else EARLY
         if code:
             raise PalmetteError((out.parent / "output.txt").read_text())
         shutil.rmtree(out)
@@ -175,18 +184,18 @@ def prove(plan: list[tuple[str, str]]) -> Tally:
                 number = start(lambda: go_on(method, place / "run"), place)  # noqa: B023 - ended in this turn
                 time.sleep(luck.uniform(0.2, 1.0) * known[method].seconds)
                 os.kill(number, signal.SIGKILL)
-                more = ", killed again" if ended(number) else ""
+                more = TWICE if ended(number) else ""
             code = ended(start(lambda: go_on(method, place / "run"), place))  # noqa: B023
             same = code == 0 and contents(place / "run") == known[method].bytes
-            tally.add(method, how, state, same=same)
+            tally.add(method, how, state, more, same=same)
             word = "same" if same else "DIFFERENT" if code == 0 else f"FAILED\n{(place / 'output.txt').read_text()}"
-            print(f"kill {count:3}: {method:11} {how} ({where}; {state}{more}): {word}", flush=True)
+            print(f"kill {count:3}: {method:11} {how} ({where}; {state}{', ' * bool(more)}{more}): {word}", flush=True)
     return tally
 
 
 def table(tally: Tally) -> str:
     """Write the kills by algorithm."""
-    columns = (MOMENT, INSIDE, "before the first", "with a state")
+    columns = (MOMENT, INSIDE, EARLY, LATER, TWICE)
     lines = [
         f"| algorithm | {' | '.join(columns)} | resumed to the same bytes |",
         f"|---|{'---|' * (len(columns) + 1)}",

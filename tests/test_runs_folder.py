@@ -616,6 +616,12 @@ def test_the_folder_is_synced_after_every_rename(tmp_path: Path, monkeypatch: py
     assert events[3:] == ["file", f"rename {PREVIOUS}", f"rename {CHECKPOINT}", "folder"]
     events.clear()
     journal.extend({"progress": torch.zeros(2)}, {})
+    assert events == []  # it is on its way
+    for _ in range(2):
+        journal.sync()
     assert events == ["file"]
+    monkeypatch.setattr(palmette.runs.journal, "_SYNC", 0.0)
+    journal.extend({"progress": torch.zeros(2)}, {})
+    assert events == ["file", "file"]
     folder.close(keep_state=True)
     assert events[-3:] == ["file", f"rename {MANIFEST}", "folder"]

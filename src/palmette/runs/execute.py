@@ -242,8 +242,13 @@ class Execution:
             self._keeper.publish(ended)
         self._published = time.monotonic()
 
-    def _checkpoint(self, *, must: bool = False) -> None:
-        """Keep the state; where that fails, it is tried again later, or the run ends if it ``must`` be."""
+    def _checkpoint(self, *, last: bool = False, must: bool = False) -> None:
+        """Keep the state; where that fails, it is tried again later.
+
+        Args:
+            last: Whether the run stops here.
+            must: Whether it ends with an error where that fails.
+        """
         with self._timed("checkpoints"):
             memory = Memory(
                 run=self._fingerprint.digest,
@@ -254,7 +259,7 @@ class Execution:
                 looked_at_rounds=self._simulation.looked_at_rounds,
                 seconds=self._seconds,
             )
-            (self._keeper.save if must else self._keeper.try_to_save)(memory)
+            (self._keeper.save if must else self._keeper.try_to_save)(memory, last=last)
 
     def _restore(self, kept: list[Record]) -> None:
         memory, tables = Memory.model_validate(kept[-1].about), [unpacked(record.tensors["metrics"]) for record in kept]
@@ -285,7 +290,7 @@ class Execution:
         simulation, folder = self._simulation, self._folder
         keep = self._config.engine.keep_state
         if keep and self._keeper.round != simulation.round:
-            self._checkpoint(must=True)
+            self._checkpoint(last=True, must=True)
         before = simulation.adapt_steps - simulation.unseen_steps
         save_models(simulation, self._config.model.name, folder)
         # What making the own model of every device that trains takes, once.
@@ -321,7 +326,7 @@ class Execution:
             self._restore(kept)
             while self._simulation.round < good:
                 self._round()
-            self._checkpoint()
+            self._checkpoint(last=True)
         done = self._keeper.round
         left = "No state could be kept" if done is None else f"The state after round {done} is kept"
         told = f"{error}. {hint} {left} in {self._folder.path}."
@@ -332,11 +337,12 @@ class Execution:
     def _stopped(self) -> Interrupted:
         """Keep the state and say where the run stopped, and from where it goes on if the state could not be kept."""
         simulation = self._simulation
-        self._checkpoint()
+        self._checkpoint(last=True)
         self._publish()
         kept, done = self._keeper.round, f"stopped after round {simulation.round} of {simulation.rounds}"
         if kept == simulation.round:
-            return Interrupted(done)
+            doubt = "; its state was written, but may not have reached the disk" if self._keeper.failing else ""
+            return Interrupted(f"{done}{doubt}")
         older = f"after round {kept}" if kept is not None else "at its beginning"
         return Interrupted(f"{done}, whose state could not be kept: the run will go on {older}")
 

@@ -2,6 +2,9 @@
 
 So a checkpoint is small where few of many devices took part since the last one. When the changes have grown as large as the
 whole, a new file with everything takes the place of the old one, which is kept beside it until the next.
+
+The end of the process costs nothing that was kept. The end of the machine may cost the changes of the last seconds: they are
+on their way to the disk, which is waited for now and then, and when the run stops. What never got there has no right checksum.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -23,6 +27,8 @@ from palmette.runs.folder import CHECKPOINT, PREVIOUS, STATE, Folder
 
 _SHARE = 1.0  # of the bytes of a whole state that changes may grow to
 _LITTLE = 1 << 22  # bytes of changes that are always little
+_SYNC = 5.0  # seconds after which the disk is waited for: it may take longer than all else
+_MOST = 256  # records of changes in a file: each takes some milliseconds to go on from
 
 
 class Journal:
@@ -36,21 +42,26 @@ class Journal:
         self._folder = folder
         self._newest = ""  # the file of the state that was read or written last
         self._whole = self._end = 0  # where in the checkpoint the record of everything and the last record end
+        self._changes = 0  # the records between them
+        self._synced = 0.0  # when the disk was last waited for ...
+        self._under_way = False  # ... and whether there is something to wait for
 
     def save(self, tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> None:
         """Keep the whole state between two rounds; the file of the state that was kept before stays beside it."""
         # A checkpoint that could not be read takes nobody's place.
         before = PREVIOUS if self._newest == CHECKPOINT and self._folder.has(CHECKPOINT) else None
+        self._end = 0  # where this fails, it may be before the new file took its place or after it
         with self._folder.writing(CHECKPOINT, before) as file:
             self._check_room(sheets.size(tensors))
             file.write(records.TITLE)
             end = records.add(file, tensors, {"format": FORMAT, **about})
-        self._newest, self._whole, self._end = CHECKPOINT, end, end
+        self._newest, self._whole, self._end, self._changes = CHECKPOINT, end, end, 0
+        self._synced, self._under_way = time.monotonic(), False
 
     def extendable(self, tensors: Mapping[str, Tensor | Pieces]) -> bool:
         """Return whether there is a checkpoint that this object wrote, and what changed since is little beside it."""
         most = max(_LITTLE, _SHARE * self._whole)
-        if not self._end or self._end - self._whole + sheets.size(tensors) > most:
+        if not self._end or self._changes >= _MOST or self._end - self._whole + sheets.size(tensors) > most:
             return False
         try:
             return (self._folder.path / CHECKPOINT).stat().st_size >= self._end
@@ -66,12 +77,25 @@ class Journal:
                 with open(path, "r+b", opener=no_link) as file:
                     file.seek(self._end)
                     end = records.add(file, tensors, {"format": FORMAT, **about})
-                    os.fsync(file.fileno())
             except OSError:
                 with suppress(OSError):  # half a record does not count, but takes room
                     os.truncate(path, self._end)
                 raise
-        self._end = end
+        self._end, self._changes, self._under_way = end, self._changes + 1, True
+        if time.monotonic() - self._synced >= _SYNC:
+            self.sync()
+
+    def sync(self) -> None:
+        """Wait until all that is kept is on the disk, where it is not yet."""
+        if not self._under_way:
+            return
+        end, self._end = (
+            self._end,
+            0,
+        )  # where this fails, what is on the disk is unknown: the next state is kept as a whole
+        with self._folder.told(CHECKPOINT), open(self._folder.path / CHECKPOINT, "r+b", opener=no_link) as file:
+            os.fsync(file.fileno())
+        self._end, self._synced, self._under_way = end, time.monotonic(), False
 
     def _check_room(self, size: int) -> None:
         """Refuse to begin what the disk has no room for."""

@@ -61,21 +61,27 @@ class Keeper:
             self.round, self._when = kept[-1].round, time.monotonic()
         return kept
 
-    def save(self, memory: Memory) -> None:
-        """Keep the state as it is: what changed since it was last kept or, where that is much, everything."""
+    def save(self, memory: Memory, *, last: bool = False) -> None:
+        """Keep the state as it is: what changed since it was last kept or, where that is much, everything.
+
+        Args:
+            memory: What to remember besides.
+            last: Whether to wait until it is on the disk, because the run stops here.
+        """
         done, write, rows = self._simulation.round, self._journal.extend, self._rows
         tensors = self._simulation.state(self.round or 0)
         if not self._journal.extendable(tensors):
             tensors, write, rows = self._simulation.state(), self._journal.save, 0
-        elif done == self.round:
-            return  # nothing has changed
-        write({**tensors, "metrics": _packed(self._history.table(rows))}, memory.model_dump())
+        if done != self.round or write == self._journal.save:  # else nothing has changed
+            write({**tensors, "metrics": _packed(self._history.table(rows))}, memory.model_dump())
+        if last:
+            self._journal.sync()
         self.round, self._rows, self._when = done, len(self._history.rows["round"]), time.monotonic()
 
-    def try_to_save(self, memory: Memory) -> None:
-        """Keep the state as it is, if that can be; else say so, and that it is tried again."""
+    def try_to_save(self, memory: Memory, *, last: bool = False) -> None:
+        """Keep the state as it is, if that can be; else say so, and that it is tried again; see `save`."""
         try:
-            self.save(memory)
+            self.save(memory, last=last)
         except Unwritable as error:
             self.failing = True
             kept = "no state is kept yet"

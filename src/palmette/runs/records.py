@@ -5,7 +5,7 @@ does not count; those before it are as they were. Damage to a record that was co
 records before it count.
 
     file     TITLE, records
-    record   checksum of all that follows (CRC-32, 8 hexadecimal digits), length of the tensors (8 bytes), tensors (safetensors)
+    record   checksum (CRC-32 of the tensors and their length, 8 hexadecimal digits), length (8 bytes), tensors (safetensors)
 """
 
 from __future__ import annotations
@@ -60,16 +60,19 @@ def add(file: IO[bytes], tensors: Mapping[str, Tensor | Pieces], about: Mapping[
     """Write a record at the file's position, which becomes the last one, and return where it ends."""
     start = file.tell()
     file.write(bytes(_HEAD))
-    sheets.write(file, tensors, sheets.whole(tensors), about)
-    end = file.tell()
-    file.write(bytes(-end % 8))
+    checksum = 0
+    for data in sheets.stream(tensors, about):
+        checksum = zlib.crc32(data, checksum)
+        file.write(data)
+    rest = bytes(-file.tell() % 8)
+    file.write(rest)
     end = file.tell()
     file.truncate()  # of a record that was not finished more may be there
+    length = (end - start - _HEAD).to_bytes(_LENGTH, "little")
     file.seek(start + _CHECKSUM)
-    file.write((end - start - _HEAD).to_bytes(_LENGTH, "little"))
-    right = _checksum(file, start + _CHECKSUM, end)
+    file.write(length)
     file.seek(start)
-    file.write(right)
+    file.write(_written(zlib.crc32(length, zlib.crc32(rest, checksum))))
     file.flush()
     return end
 
@@ -89,7 +92,7 @@ def read(file: IO[bytes]) -> Found:
         where = f"in part {len(records) + 1} " if records else ""
         if end > size:
             return Found(records, f"{where}it is cut short")
-        if head[:_CHECKSUM] != _checksum(file, start + _CHECKSUM, end):
+        if head[:_CHECKSUM] != _written(zlib.crc32(head[_CHECKSUM:], _checksum(file, end))):
             return Found(records, f"{where}its checksum is wrong")
         try:
             records.append(Record(*sheets.read(data[body:end])))
@@ -99,11 +102,13 @@ def read(file: IO[bytes]) -> Found:
     return Found(records, "" if records else "it holds nothing")
 
 
-def _checksum(file: IO[bytes], start: int, end: int) -> bytes:
-    """Return the checksum of some bytes of a file: that which journals have, a fraction of the work of a digest."""
-    file.seek(start)
-    found = 0
-    while start < end and (data := file.read(min(_BLOCK, end - start))):
-        found = zlib.crc32(data, found)
-        start += len(data)
-    return f"{found:08x}".encode()
+def _checksum(file: IO[bytes], end: int) -> int:
+    """Return the checksum of a file from its position on."""
+    found, left = 0, end - file.tell()
+    while left and (data := file.read(min(_BLOCK, left))):
+        found, left = zlib.crc32(data, found), left - len(data)
+    return found
+
+
+def _written(checksum: int) -> bytes:
+    return f"{checksum:08x}".encode()

@@ -63,22 +63,35 @@ def write(
         chunks: The numbers.
         about: What is to be known about them; under one key only, because the library writes several in random order.
     """
-    names = sorted(like, key=lambda name: (_ORDER[like[name].dtype], name))
-    header: dict[str, Any] = {"__metadata__": {"about": json.dumps(about)}}
-    begin, end = {}, 0
-    for name in names:
-        shape, dtype = tuple(like[name].shape), like[name].dtype
-        begin[name], end = end, end + _bytes(shape, dtype)
-        header[name] = {"dtype": _KINDS[dtype], "shape": list(shape), "data_offsets": [begin[name], end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    file.write(len(text).to_bytes(8, "little") + text)
+    head, begin = _head(like, about)
+    file.write(head)
     base = file.tell()
     for name, first, part in chunks:
         line = _bytes(like[name].shape[1:], part.dtype)
         file.seek(base + begin[name] + first * line)
         file.write(as_bytes(part))
-    file.seek(base + end)
+    file.seek(base + size(like))
+
+
+def stream(tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the bytes that `write` writes, in order, some at a time."""
+    head, begin = _head(tensors, about)
+    yield head
+    for _, _, part in whole({name: tensors[name] for name in begin}):
+        yield as_bytes(part)
+
+
+def _head(like: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> tuple[bytes, dict[str, int]]:
+    """Return what a file of tensors begins with, and in their order where each of them begins after that."""
+    header: dict[str, Any] = {"__metadata__": {"about": json.dumps(about)}}
+    begin, end = {}, 0
+    for name in sorted(like, key=lambda name: (_ORDER[like[name].dtype], name)):
+        shape, dtype = tuple(like[name].shape), like[name].dtype
+        begin[name], end = end, end + _bytes(shape, dtype)
+        header[name] = {"dtype": _KINDS[dtype], "shape": list(shape), "data_offsets": [begin[name], end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, begin
 
 
 def size(tensors: Mapping[str, Tensor | Pieces]) -> int:
@@ -105,7 +118,9 @@ def read(data: Bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
             raise ValueError(f"it would take {base:,} bytes")
         header = json.loads(data[8:base].tobytes())
         about: dict[str, Any] = dict(json.loads(header.pop("__metadata__")["about"]))
-        return {name: _tensor(data[base:], entry) for name, entry in header.items()}, about
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of what cannot be written to
+            return {name: _tensor(data[base:], entry) for name, entry in header.items()}, about
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BadInput(
             f"its description of the tensors in it cannot be read ({type(error).__name__}: {error})"
@@ -123,9 +138,7 @@ def _tensor(data: Bytes, entry: dict[str, Any]) -> Tensor:
         or end - begin != _bytes(shape, kind)
     ):
         raise ValueError(f"{end} - {begin} bytes of {len(data)} are no {entry['dtype']} of shape {shape}")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        flat = torch.from_numpy(data[begin:end])
+    flat = torch.from_numpy(data[begin:end])
     # Numbers that do not begin at a multiple of their size cannot be looked at where they lie.
     return (flat if flat.data_ptr() % kind.itemsize == 0 else flat.clone()).view(kind).reshape(shape)
 

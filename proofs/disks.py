@@ -1,0 +1,137 @@
+"""Run on real disks that fill up, lose their permissions or stay full, and compare with a run on a good one.
+
+Run by hand as root, on Linux: ``make prove-disks``. A disk is a tmpfs of two megabytes, which is filled with a file after the
+third round; permissions are taken from a folder and all in it by ``chattr +i``, which binds root, too. Prints what runs said.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from kills import config_of, contents, go_on, start
+from kills import ended as ended_with
+
+from palmette.engines.simulate import Simulation
+from palmette.runs import execute, make_config, verify
+
+EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
+METHOD = "permfl"
+MEGABYTE = 1 << 20
+SPOILT, MENDED = 3, 7  # the rounds after which a disk breaks, and is good again
+
+
+class At:
+    """An observer that does something after some rounds."""
+
+    def __init__(self, work: dict[int, Callable[[], object]]) -> None:
+        self._work = work
+
+    def begin(self, simulation: Simulation, rounds: int) -> None:
+        """Do nothing."""
+
+    def exchange(self, tier: int) -> None:
+        """Do nothing."""
+
+    def round(self, done: int, scores: Any) -> None:
+        """Do what is to be done now."""
+        self._work.get(done, lambda: None)()
+
+    def stopping(self) -> None:
+        """Do nothing."""
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
+    """Give a disk of two megabytes."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    """Write a file until there is no room at all."""
+    with open(place / "filler", "wb", buffering=0) as file:
+        for size in (MEGABYTE, 4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+
+
+def bind(folder: Path, sign: str) -> None:
+    """Take the right to write to a folder and its files, or give it back."""
+    subprocess.run(["chattr", "-R", f"{sign}i", str(folder)], check=True)
+
+
+def spoilt(out: Path, work: dict[int, Callable[[], object]], place: Path) -> tuple[int, list[str]]:
+    """Run with something done after some rounds; return how it ended and what it said."""
+
+    def run() -> None:
+        warnings.simplefilter("always")
+        EXECUTION._CHECKPOINT_SHARE = 1e9
+        execute(make_config(config_of(METHOD)), out, observer=At(work))
+
+    (place / "output.txt").unlink(missing_ok=True)
+    code = ended_with(start(run, place))
+    told = [line.partition("Warning: ")[2] or line for line in (place / "output.txt").read_text().splitlines()]
+    return code, [line for line in told if ("cannot" in line or "again" in line) and not line.startswith(" ")]
+
+
+def told(title: str, code: int, lines: list[str], *, same: bool) -> bool:
+    """Print how a case ended."""
+    print(
+        f"{title}: the run {'came to its end' if code == 0 else 'ended with an error'}; {'same bytes' if same else 'DIFFERENT'}"
+    )
+    for line in lines:
+        print(f"    {line}")
+    return same
+
+
+def main() -> int:
+    """Try every kind of trouble."""
+    if os.geteuid():
+        print("make prove-disks mounts a small disk and needs root")
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        if ended_with(start(lambda: execute(make_config(config_of(METHOD)), place / "whole"), place)):
+            print((place / "output.txt").read_text())
+            return 1
+        expected, good = contents(place / "whole"), []
+        with small_disk(place / "disk") as disk:
+            work = {SPOILT: lambda: fill(disk), MENDED: (disk / "filler").unlink}
+            code, lines = spoilt(disk / "run", work, place)
+            same = code == 0 and contents(disk / "run") == expected and verify(disk / "run").sound
+            good.append(told("a disk that is full from round 3 to 7", code, lines, same=same))
+        with small_disk(place / "disk2") as disk:
+            code, lines = spoilt(disk / "run", {SPOILT: lambda: fill(disk)}, place)
+            (disk / "filler").unlink()
+            again = ended_with(start(lambda: go_on(METHOD, disk / "run"), place))
+            same = code == 1 and again == 0 and contents(disk / "run") == expected and verify(disk / "run").sound
+            good.append(told("a disk that stays full to the end, then the run is resumed", code, lines, same=same))
+        out = place / "run"
+        work = {SPOILT: lambda: bind(out, "+"), MENDED: lambda: bind(out, "-")}
+        code, lines = spoilt(out, work, place)
+        same = code == 0 and contents(out) == expected and verify(out).sound
+        good.append(told("a folder that may not be written from round 3 to 7", code, lines, same=same))
+    print(f"{sum(good)} passed, {len(good) - sum(good)} failed")
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 import signal
@@ -14,8 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -26,7 +23,6 @@ from broken_disks import Disk, full
 from palmette.cli.app import app
 from palmette.errors import BadInput, Diverged
 from palmette.runs import Interrupted, execute, load, make_config, resume, verify
-from palmette.runs.checkpoint import history
 from palmette.runs.files import Files, Unwritable
 from palmette.runs.folder import CHECKPOINT, LOCK, LOG, METRICS, PROGRESS, STATE, Folder, Misplaced
 from palmette.runs.journal import Journal
@@ -470,15 +466,3 @@ def test_a_file_that_claims_a_terabyte_is_not_read(name: str, tmp_path: Path) ->
         return
     with pytest.raises(BadInput, match=f"{name} is damaged"), heard():
         load(tmp_path / "run")
-
-
-def test_a_table_that_would_become_far_larger_than_its_file_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = 3_000_000
-    sink = io.BytesIO()
-    pq.write_table(pa.table({"value": pa.array([0.0] * rows)}), sink)
-    assert len(sink.getvalue()) < rows / 10
-    monkeypatch.setattr(palmette.runs.files, "memory", lambda: 4 * 8 * rows - 1)
-    with pytest.raises(BadInput, match="its 3,000,000 rows would take at least 24 MB of memory"):
-        palmette.runs.files.read_parquet(sink.getvalue())
-    with pytest.raises(BadInput, match="its metrics cannot be used: its 3,000,000 rows would take"):
-        history(torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8))

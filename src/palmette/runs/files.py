@@ -29,7 +29,7 @@ from palmette.guards.visible import visible
 from palmette.runs import tensors as sheets
 from palmette.values import memory, one_line, shown, size
 
-FORMAT = 1
+FORMAT = 2
 """Version of what a run's folder holds and how; another one is refused."""
 LOG, MANIFEST = "log.txt", "manifest.json"
 _MOST_JSON = 1 << 24  # bytes of a sealed file of JSON; one of a run has some thousand

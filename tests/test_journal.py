@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ from broken_disks import Disk, Killed, die
 from palmette.algorithms import algorithm
 from palmette.engines.simulate import Simulation
 from palmette.engines.store import Pieces, Store
+from palmette.errors import BadInput
 from palmette.links import Link, Participation
 from palmette.runs import execute, make_config, resume, verify
+from palmette.runs.checkpoint import Memory, unfit
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, STATE, Folder
 from palmette.runs.journal import Journal
+from palmette.runs.keeping import _packed
+from palmette.runs.metrics import SCHEMA
 from palmette.runs.records import Record
 from problems import regression, simulate
 from test_runs import DIGITS, Killer, contents
@@ -130,24 +135,41 @@ def test_what_nodes_keep_from_a_later_round_on_is_kept_with_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     more: dict[int, dict[str, Store]] = {}
-    plain = Simulation.memories.fget  # type: ignore[attr-defined]
+    plain, known = Simulation.memories.fget, Simulation.memory  # type: ignore[attr-defined]
+
+    def made(simulation: Simulation, name: str, rows: dict[str, Tensor]) -> Store | None:
+        """Make what is first met in a checkpoint, as a simulation may."""
+        if name.startswith("link/"):
+            initial = {kind: torch.zeros(value.shape[1:]) for kind, value in rows.items()}
+            more.setdefault(id(simulation), {}).setdefault(name, Store(15, initial))
+        return known(simulation, name, rows)
+
     monkeypatch.setattr(Simulation, "memories", property(lambda self: plain(self) | more.get(id(self), {})))
+    monkeypatch.setattr(Simulation, "memory", made)
     simulation, other = few(), few()
     journal = Journal(Folder(tmp_path))
-    journal.save(simulation.state(), {})
+    memory = Memory(run="this", every=1, initial_loss=1.0, sane=0, rounds=8, looked_at_rounds=False, seconds={})
+    metrics = {"metrics": _packed(SCHEMA.empty_table())}
+    journal.save({**simulation.state(), **metrics}, memory.model_dump())
     late = Store(15, {"residual": torch.zeros(4)})
     more[id(simulation)] = {"link/0/up/model": late}
     for node in (3, 7):
         before = simulation.round
         simulation.step()
         late.write(torch.tensor([node]), {"residual": torch.full((1, 4), node + 0.5)}, before)
-        journal.extend(simulation.state(before), {})
-    found = Store(15, {"residual": torch.zeros(4)})
-    more[id(other)] = {"link/0/up/model": found}
-    restored(journal.load(), other)
+        journal.extend({**simulation.state(before), **metrics}, memory.model_dump())
+    restored(journal.load(unfit=partial(unfit, other, "this")), other)
+    found = other.memories["link/0/up/model"]
+    assert other.round == 2
     assert torch.equal(found.last, late.last)
     assert torch.equal(found.rows["residual"], late.rows["residual"])
     assert found.last[[3, 7]].tolist() == [0, 1]
+
+
+def test_a_state_of_another_simulation_is_refused() -> None:
+    state = {**few(stop=1).state(), "rows/0/strange": torch.zeros(3, 2)}
+    with pytest.raises(BadInput, match=r"rows \['model', 'strange'\] of '0' is not one of this simulation"):
+        few().restore(state)
 
 
 def test_changes_as_large_as_the_whole_are_not_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from palmette.engines import rules
-from palmette.engines.store import Pieces, Store
+from palmette.engines.store import Pieces, Store, kept_rows
 from palmette.errors import BadInput, Diverged
 from palmette.learner import Learner, Optimiser, curvature
 from palmette.learner.threads import one_thread_inside as one_thread_inside
@@ -283,6 +283,11 @@ class Simulation:
         """All that nodes keep between rounds, by the name that it has in a checkpoint."""
         return {str(tier): store for tier, store in enumerate(self.stores)}
 
+    def memory(self, name: str, rows: Mapping[str, Any]) -> Store | None:
+        """Return what nodes keep under a name of a checkpoint; ``None`` where they keep no such rows."""
+        store = self.memories.get(name)
+        return store if store is not None and store.initial.keys() == rows.keys() else None
+
     def state(self, since: int = 0) -> dict[str, Tensor | Pieces]:
         """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all."""
         traffic = [list(row.values()) for row in self.ledger.rows() if row["round"] >= since]
@@ -307,10 +312,11 @@ class Simulation:
             self.ledger = Ledger()
             for store in self.memories.values():
                 store.forget()
-        for name in (key.removeprefix("last/") for key in tensors if key.startswith("last/")):
-            store = self.memories[name]
-            rows = {kind: tensors[f"rows/{name}/{kind}"] for kind in store.initial}
-            store.restore(tensors[f"ids/{name}"], tensors[f"last/{name}"], rows)
+        for name, rows in kept_rows(tensors).items():
+            mine = self.memory(name, rows)
+            if mine is None:
+                raise BadInput(f"a state with the rows {sorted(rows)} of {name!r} is not one of this simulation")
+            mine.restore(tensors[f"ids/{name}"], tensors[f"last/{name}"], rows)
         for tier, counter in enumerate(self.counters):
             if tier:
                 counter.turn.copy_(tensors[f"turn/{tier}"])

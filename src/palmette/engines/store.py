@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -290,6 +291,16 @@ def _pages(size: int) -> mmap.mmap:
         # A huge page would be taken whole for one device's row, and so the whole store for one device in a thousand.
         pages.madvise(mmap.MADV_NOHUGEPAGE)
     return pages
+
+
+def kept_rows(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows in a state by the name of what keeps them, and by their kind."""
+    names = [key.removeprefix("last/") for key in state if key.startswith("last/")]
+    begins = {name: f"rows/{name}/" for name in names}
+    return {
+        name: {key.removeprefix(begin): rows for key, rows in state.items() if key.startswith(begin)}
+        for name, begin in begins.items()
+    }
 
 
 def rows_bytes(size: int, initial: Mapping[str, Tensor]) -> int:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from palmette.engines.simulate import Simulation
+from palmette.engines.store import Store, kept_rows
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm
 from palmette.runs.files import read_parquet
@@ -58,8 +59,8 @@ def unfit(simulation: Simulation, run: str, record: Record, before: int | None) 
     try:
         if Memory.model_validate(record.about).run != run:
             return "it belongs to another run"
-        _check_names(simulation, record.tensors)
-        _check_progress(simulation, record.tensors, before)
+        stores = _check_names(simulation, record.tensors)
+        _check_progress(simulation, stores, record.tensors, before)
         history(record.tensors["metrics"])
     except ValidationError as error:
         wrong = error.errors()[0]
@@ -100,21 +101,30 @@ def history(packed: Tensor) -> pa.Table:
     return table
 
 
-def _check_names(simulation: Simulation, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors of other names, types or shapes than the simulation's; how many rows were kept is not yet asked."""
+def _check_names(simulation: Simulation, tensors: Mapping[str, Tensor]) -> dict[str, Store]:
+    """Refuse tensors of other names, types or shapes than the simulation's; return whose the rows are, by their name."""
     wanted = {name: (like.dtype, tuple(like.shape)) for name, like in simulation.state().items()}
     wanted["metrics"] = (torch.uint8, (0,))
+    stores = {}
+    for name, rows in kept_rows(tensors).items():
+        if (store := simulation.memory(name, rows)) is not None:
+            stores[name] = store
+            wanted |= {f"ids/{name}": (torch.int64, (0,)), f"last/{name}": (torch.int64, (0,))}
+            wanted |= {f"rows/{name}/{kind}": (row.dtype, (0, *row.shape)) for kind, row in store.initial.items()}
     if tensors.keys() != wanted.keys():
         raise BadInput(f"it holds {sorted(tensors)} and should hold {sorted(wanted)}")
-    for name, (kind, shape) in wanted.items():
+    for name, (dtype, shape) in wanted.items():
         given = tensors[name]
         free = name in ("ledger", "metrics") or name.startswith(("ids/", "last/", "rows/"))  # of any length
         same = given.dim() == len(shape) and tuple(given.shape[free:]) == shape[free:]
-        if given.dtype != kind or not same:
-            raise BadInput(f"{name} is {given.dtype} of shape {tuple(given.shape)}, not {kind} of {shape}")
+        if given.dtype != dtype or not same:
+            raise BadInput(f"{name} is {given.dtype} of shape {tuple(given.shape)}, not {dtype} of {shape}")
+    return stores
 
 
-def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor], before: int | None) -> None:
+def _check_progress(
+    simulation: Simulation, stores: Mapping[str, Store], tensors: Mapping[str, Tensor], before: int | None
+) -> None:
     """Refuse numbers that no run of these rounds and this tree can have come to."""
     done, steps, since = tensors["progress"].tolist()
     if not 0 <= done <= simulation.rounds or steps < 0:
@@ -126,7 +136,7 @@ def _check_progress(simulation: Simulation, tensors: Mapping[str, Tensor], befor
     top = simulation.population.tree.top
     if bool((ledger < 0).any() or (tiers < 1).any() or (tiers > top).any() or _outside(rounds, since, done)):
         raise BadInput("its ledger, the record of traffic, does not fit this tree and number of rounds")
-    for name, store in simulation.memories.items():
+    for name, store in stores.items():
         ids, last = tensors[f"ids/{name}"], tensors[f"last/{name}"]
         if len(last) != len(ids) or _outside(last, since, done):
             raise BadInput(f"last/{name} names other rounds than those from {since} to {done}")

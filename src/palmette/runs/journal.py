@@ -89,10 +89,7 @@ class Journal:
         """Wait until all that is kept is on the disk, where it is not yet."""
         if not self._under_way:
             return
-        end, self._end = (
-            self._end,
-            0,
-        )  # where this fails, what is on the disk is unknown: the next state is kept as a whole
+        end, self._end = self._end, 0  # where this fails, nobody knows what is on the disk: a whole state comes next
         with self._folder.told(CHECKPOINT), open(self._folder.path / CHECKPOINT, "r+b", opener=no_link) as file:
             os.fsync(file.fileno())
         self._end, self._synced, self._under_way = end, time.monotonic(), False

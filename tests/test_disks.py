@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import palmette.runs.folder
 import palmette.runs.keeping
+import palmette.runs.opening
 from broken_disks import Disk, full
 from palmette.cli.app import app
 from palmette.errors import BadInput, Diverged
@@ -477,8 +478,8 @@ def test_a_table_that_would_become_far_larger_than_its_file_is_refused(monkeypat
     sink = io.BytesIO()
     pq.write_table(pa.table({"value": pa.array([0.0] * rows)}), sink)
     assert len(sink.getvalue()) < rows / 10
-    monkeypatch.setattr(palmette.runs.files, "memory", lambda: 4 * 8 * rows - 1)
+    monkeypatch.setattr(palmette.runs.opening, "memory", lambda: 4 * 8 * rows - 1)
     with pytest.raises(BadInput, match="its 3,000,000 rows would take at least 24 MB of memory"):
-        palmette.runs.files.read_parquet(sink.getvalue())
+        palmette.runs.opening.read_parquet(sink.getvalue())
     with pytest.raises(BadInput, match="its metrics cannot be used: its 3,000,000 rows would take"):
         history(torch.frombuffer(bytearray(sink.getvalue()), dtype=torch.uint8))

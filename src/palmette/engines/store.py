@@ -30,9 +30,8 @@ from palmette.protocol import State
 
 Numbers = npt.NDArray[np.int64]
 
-_BLOCK = (
-    1 << 20
-)  # bytes of rows that are copied together: little beside the store, and still in the cache when they are used
+# Bytes of rows that are copied together: little beside the store, and still in the processor's cache when they are used.
+_BLOCK = 1 << 20
 _SPARE = 1 << 30  # bytes left free on a disk for checkpoints, and for everybody else
 
 
@@ -295,12 +294,12 @@ def _pages(size: int) -> mmap.mmap:
 
 def kept_rows(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the rows in a state by the name of what keeps them, and by their kind."""
-    names = [key.removeprefix("last/") for key in state if key.startswith("last/")]
-    begins = {name: f"rows/{name}/" for name in names}
-    return {
-        name: {key.removeprefix(begin): rows for key, rows in state.items() if key.startswith(begin)}
-        for name, begin in begins.items()
-    }
+    found: dict[str, dict[str, Any]] = {key.removeprefix("last/"): {} for key in state if key.startswith("last/")}
+    for key, rows in state.items():
+        # One name may be the beginning of another.
+        for name in sorted((name for name in found if key.startswith(f"rows/{name}/")), key=len)[-1:]:
+            found[name][key.removeprefix(f"rows/{name}/")] = rows
+    return found
 
 
 def rows_bytes(size: int, initial: Mapping[str, Tensor]) -> int:

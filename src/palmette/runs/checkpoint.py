@@ -14,9 +14,10 @@ from palmette.engines.simulate import Simulation
 from palmette.engines.store import Store, kept_rows
 from palmette.errors import BadInput
 from palmette.protocol import Algorithm
-from palmette.runs.files import read_parquet
 from palmette.runs.metrics import SCHEMA
+from palmette.runs.opening import read_parquet
 from palmette.runs.records import Record
+from palmette.values import shown
 
 Span = Literal["estimate", "rounds", "evaluation", "checkpoints", "progress"]
 Seconds = dict[Span, Annotated[float, Field(ge=0)]]
@@ -112,7 +113,7 @@ def _check_names(simulation: Simulation, tensors: Mapping[str, Tensor]) -> dict[
             wanted |= {f"ids/{name}": (torch.int64, (0,)), f"last/{name}": (torch.int64, (0,))}
             wanted |= {f"rows/{name}/{kind}": (row.dtype, (0, *row.shape)) for kind, row in store.initial.items()}
     if tensors.keys() != wanted.keys():
-        raise BadInput(f"it holds {sorted(tensors)} and should hold {sorted(wanted)}")
+        raise BadInput(f"it holds {shown(sorted(tensors))} and should hold {shown(sorted(wanted))}")
     for name, (dtype, shape) in wanted.items():
         given = tensors[name]
         free = name in ("ledger", "metrics") or name.startswith(("ids/", "last/", "rows/"))  # of any length

@@ -5,7 +5,6 @@ None of them is a symbolic link: who continues a run that somebody else sent nei
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
 from palmette.runs import tensors as sheets
+from palmette.runs.opening import digest, linked, no_link, read_parquet, strange, sync
 from palmette.values import memory, size
 
 FORMAT = 1
@@ -48,20 +48,6 @@ class Unwritable(PalmetteError):  # noqa: N818 - reads as what it is
     """A file could not be written: no room, no permission, a broken disk. What was there before is still there."""
 
 
-def read_parquet(data: bytes) -> pa.Table:
-    """Read a table from the bytes of a Parquet file, in this thread alone.
-
-    `pyarrow.parquet.read_table` hands the bytes to threads of Arrow, which may let go of them only when Python has ended; the
-    process then aborts. A file may say that it becomes far larger than it is, and that is asked before.
-    """
-    file = pq.ParquetFile(pa.BufferReader(data))
-    about = file.metadata
-    groups = (about.row_group(number).total_byte_size for number in range(about.num_row_groups))
-    if (wanted := max(sum(groups), 8 * about.num_rows * about.num_columns)) > memory() / 4:
-        raise BadInput(f"its {about.num_rows:,} rows would take at least {size(wanted)} of memory")
-    return file.read(use_threads=False)
-
-
 class Files:
     """The files of one folder.
 
@@ -84,7 +70,7 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return False
         if not stat.S_ISREG(mode):
-            raise _linked(path) if stat.S_ISLNK(mode) else _strange(path)
+            raise linked(path) if stat.S_ISLNK(mode) else strange(path)
         return True
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -280,46 +266,6 @@ class Files:
                     f"again ('palmette verify {self.path}' lists all that is wrong)"
                 )
             self._checked.add(name)
-
-
-def no_link(path: str, flags: int) -> int:
-    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link, and what is no file of bytes."""
-    try:
-        opened = os.open(
-            path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666
-        )  # a pipe would wait for ever
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _linked(Path(path)) from None
-        raise
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise _strange(Path(path))
-    return opened
-
-
-def _linked(path: Path) -> BadInput:
-    return BadInput(
-        f"{path} is a symbolic link; a run reads and writes only inside its own folder: put the file itself there"
-    )
-
-
-def _strange(path: Path) -> BadInput:
-    return BadInput(f"{path} is no ordinary file, but a folder, a pipe or a device; a run reads and writes only files")
-
-
-def sync(folder: Path) -> None:
-    """Make sure that the names in a folder are on disk, as `os.fsync` does for what is in a file."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def digest(data: bytes) -> str:
-    """Return the checksum of some bytes."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _checksum_of(content: Mapping[str, Any]) -> str:

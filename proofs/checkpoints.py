@@ -22,7 +22,7 @@ from palmette.runs.keeping import Keeper
 
 EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 RUNS = {"fedavg": 200, "ditto": 200, "permfl": 60}
-MODES = {"as users have it": "", "after every round": "every", "after every round, each of them whole": "whole"}
+MODES = {"": "as users have it", "every": "after every round", "whole": "after every round, each of them whole"}
 SHARE = 0.05
 
 
@@ -34,13 +34,13 @@ def written() -> int:
 
 def measure(method: str, rounds: int, mode: str) -> bool:
     """Run once and print what checkpoints took."""
-    kept: list[tuple[int, float, int]] = []
+    kept: list[tuple[int, float, int]] = []  # the round, the processor time and the bytes of each checkpoint
     real = Keeper.save
 
-    def noted(keeper: Keeper, memory: Any) -> None:
-        start, before = time.perf_counter(), written()
-        real(keeper, memory)
-        kept.append((keeper.round or 0, time.perf_counter() - start, written() - before))
+    def noted(keeper: Keeper, *given: Any, **more: Any) -> None:
+        start, before = time.process_time(), written()
+        real(keeper, *given, **more)
+        kept.append((keeper.round or 0, time.process_time() - start, written() - before))
 
     Keeper.save = noted  # type: ignore[method-assign]
     if mode:
@@ -51,19 +51,27 @@ def measure(method: str, rounds: int, mode: str) -> bool:
     config |= {"data": {"name": "crowd", "samples": 16, "test_samples": 4}, "participation": {"devices": "2%"}}
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as place:
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         seconds = execute(make_config(config), Path(place) / "run").timings["seconds"]
-        whole = time.perf_counter() - start
-    later = [done for done, _, _ in kept if done >= rounds // 2]
-    share, count = seconds["checkpoints"] / whole, len(kept)
-    apart = (later[-1] - later[0]) / max(1, len(later) - 1)
-    print(
-        f"| {method}, {rounds} rounds | {next(name for name, word in MODES.items() if word == mode)} | {whole:.1f} s "
-        f"| {1000 * seconds['rounds'] / rounds:.0f} ms | {seconds['checkpoints']:.2f} s | {share:.1%} | {count} "
-        f"| {rounds / max(1, count - 1):.1f} ({apart:.1f} in the second half) | {1000 * seconds['checkpoints'] / count:.0f} ms "
-        f"| {sum(size for _, _, size in kept) / count / 1e6:.1f} MB | {sum(size for _, _, size in kept) / 1e9:.2f} GB |",
-        flush=True,
-    )
+        whole, busy = time.perf_counter() - start, time.process_time() - used
+    after, times, sizes = zip(*kept, strict=True)
+    later, count, share = [done for done in after if done >= rounds // 2], len(kept), seconds["checkpoints"] / whole
+    told = {
+        "run": f"{method}, {rounds} rounds",
+        "checkpoints": MODES[mode],
+        "whole run": f"{whole:.1f} s",
+        "one round": f"{1000 * seconds['rounds'] / rounds:.0f} ms",
+        "all checkpoints": f"{seconds['checkpoints']:.2f} s",
+        "share of the time": f"{share:.1%}",
+        "of processor time": f"{sum(times) / busy:.1%}",
+        "how many": f"{count}",
+        "rounds between, in the second half": f"{(later[-1] - later[0]) / max(1, len(later) - 1):.1f}",
+        "one checkpoint": f"{1000 * seconds['checkpoints'] / count:.0f} ms, {sum(sizes) / count / 1e6:.1f} MB",
+        "bytes in all": f"{sum(sizes) / 1e9:.2f} GB",
+    }
+    if method == next(iter(RUNS)) and not mode:
+        print(f"| {' | '.join(told)} |\n|{'---|' * len(told)}")
+    print(f"| {' | '.join(told.values())} |", flush=True)
     return bool(mode) or share <= SHARE
 
 
@@ -71,23 +79,8 @@ def main() -> int:
     """Measure all runs, each in a process of its own."""
     if len(sys.argv) > 1:
         return 0 if measure(sys.argv[1], int(sys.argv[2]), sys.argv[3]) else 1
-    head = (
-        "run",
-        "checkpoints",
-        "whole run",
-        "one round",
-        "checkpoints",
-        "share",
-        "number",
-        "rounds between",
-        "one",
-        "bytes of one",
-    )
-    print(f"| {' | '.join(head)} | all |\n|{'---|' * (len(head) + 1)}")
-    parts = [
-        [sys.executable, __file__, name, str(count), mode] for name, count in RUNS.items() for mode in MODES.values()
-    ]
-    return max(subprocess.run(part, check=False).returncode for part in parts)
+    runs = [(name, str(rounds), mode) for name, rounds in RUNS.items() for mode in MODES]
+    return max(subprocess.run([sys.executable, __file__, *run], check=False).returncode for run in runs)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import palmette.runs.folder
 import palmette.runs.keeping
+import palmette.runs.opening
 from broken_disks import Disk, full
 from palmette.cli.app import app
 from palmette.errors import BadInput, Diverged

@@ -29,9 +29,8 @@ from palmette.protocol import State
 
 Numbers = npt.NDArray[np.int64]
 
-_BLOCK = (
-    1 << 20
-)  # bytes of rows that are copied together: little beside the store, and still in the cache when they are used
+# Bytes of rows that are copied together: little beside the store, and still in the processor's cache when they are used.
+_BLOCK = 1 << 20
 _SPARE = 1 << 30  # bytes left free on a disk for checkpoints, and for everybody else
 
 

@@ -106,16 +106,7 @@ class Execution:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer
         began = recognised(self._folder, self._fingerprint)
-        kept = self._keeper.load(unfit=partial(unfit, simulation, self._fingerprint.digest))
-        if kept is not None:
-            self._restore(kept)
-            self._folder.reopen()
-        elif self._folder.finished:
-            raise PalmetteError(
-                f"the saved state of the run in {self._folder.path} is damaged, so it cannot be continued; start a new run"
-            )
-        elif self._folder.has(CHECKPOINT) or self._folder.has(PREVIOUS):
-            self._folder.warn(f"no checkpoint in {self._folder.path} can be used: the run starts over with round 1")
+        resumed = self._resumed()
         introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())
         if not self._folder.has(POPULATION):
             self._folder.write_table(POPULATION, roll(simulation.population))
@@ -143,7 +134,7 @@ class Execution:
                 self._folder.warn(text)
         with self._signals():
             try:
-                if kept is None:
+                if not resumed:
                     self._history.record(self._measure(), None)
                     self._checkpoint()
                 self._publish()
@@ -156,6 +147,21 @@ class Execution:
             except Halted:
                 raise KeyboardInterrupt from None
         self._finish()
+
+    def _resumed(self) -> bool:
+        """Go on from what the folder keeps, and return whether there is something."""
+        folder = self._folder
+        kept = self._keeper.load(unfit=partial(unfit, self._simulation, self._fingerprint.digest))
+        if kept is not None:
+            self._restore(kept)
+            folder.reopen()
+        elif folder.finished:
+            raise PalmetteError(
+                f"the saved state of the run in {folder.path} is damaged, so it cannot be continued; start a new run"
+            )
+        elif folder.has(CHECKPOINT) or folder.has(PREVIOUS):
+            folder.warn(f"no checkpoint in {folder.path} can be used: the run starts over with round 1")
+        return kept is not None
 
     def _look(self) -> list[str]:
         """Hold the step sizes against the curvature of the losses and return what to warn of."""

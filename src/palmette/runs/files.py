@@ -5,7 +5,6 @@ None of them is a symbolic link: who continues a run that somebody else sent nei
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from palmette.guards.parquet import read as read_parquet
 from palmette.guards.texts import from_json
 from palmette.guards.visible import visible
 from palmette.runs import tensors as sheets
+from palmette.runs.opening import digest, linked, no_link, strange, sync
 from palmette.values import memory, one_line, shown, size
 
 FORMAT = 2
@@ -73,7 +73,7 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return False
         if not stat.S_ISREG(mode):
-            raise _linked(path) if stat.S_ISLNK(mode) else _strange(path)
+            raise linked(path) if stat.S_ISLNK(mode) else strange(path)
         return True
 
     # -- writing -------------------------------------------------------------------------------------------------------
@@ -271,46 +271,6 @@ class Files:
                     f"again ('palmette verify {self.path}' lists all that is wrong)"
                 )
             self._checked.add(name)
-
-
-def no_link(path: str, flags: int) -> int:
-    """Open a file as `open` does with ``opener=no_link``, but refuse a symbolic link, and what is no file of bytes."""
-    try:
-        opened = os.open(
-            path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666
-        )  # a pipe would wait for ever
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _linked(Path(path)) from None
-        raise
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise _strange(Path(path))
-    return opened
-
-
-def _linked(path: Path) -> BadInput:
-    return BadInput(
-        f"{path} is a symbolic link; a run reads and writes only inside its own folder: put the file itself there"
-    )
-
-
-def _strange(path: Path) -> BadInput:
-    return BadInput(f"{path} is no ordinary file, but a folder, a pipe or a device; a run reads and writes only files")
-
-
-def sync(folder: Path) -> None:
-    """Make sure that the names in a folder are on disk, as `os.fsync` does for what is in a file."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
-
-
-def digest(data: bytes) -> str:
-    """Return the checksum of some bytes."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _checksum_of(content: Mapping[str, Any]) -> str:

@@ -24,8 +24,9 @@ from palmette.learner import kernel
 from palmette.population import Population
 from palmette.runs.config import RunConfig, own_version
 from palmette.runs.digests import described, digest_of
-from palmette.runs.files import Damaged, digest
+from palmette.runs.files import Damaged
 from palmette.runs.folder import CONFIG, IDENTITY, Folder
+from palmette.runs.opening import digest
 
 # What a run's parts are called in a sentence.
 PARTS = {

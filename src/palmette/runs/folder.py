@@ -16,7 +16,8 @@ from palmette.protocol import ModelKind
 from palmette.runs.absences import ABSENCES as ABSENCES
 from palmette.runs.files import LOG as LOG
 from palmette.runs.files import MANIFEST as MANIFEST
-from palmette.runs.files import Files, Unwritable, digest, no_link, sync
+from palmette.runs.files import Files, Unwritable
+from palmette.runs.opening import digest, no_link, sync
 
 CONFIG, METRICS, TRAFFIC, TIMINGS = "config.toml", "metrics.parquet", "traffic.parquet", "timings.json"
 CHECKPOINT, PREVIOUS, LOCK = "checkpoint.bin", "checkpoint.previous.bin", "lock"

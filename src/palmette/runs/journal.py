@@ -22,8 +22,9 @@ from torch import Tensor
 from palmette.engines.store import Pieces
 from palmette.runs import records
 from palmette.runs import tensors as sheets
-from palmette.runs.files import FORMAT, no_link
+from palmette.runs.files import FORMAT
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, STATE, Folder
+from palmette.runs.opening import no_link
 
 _SHARE = 1.0  # of the bytes of a whole state that changes may grow to
 _LITTLE = 1 << 22  # bytes of changes that are always little
@@ -70,17 +71,16 @@ class Journal:
 
     def extend(self, tensors: Mapping[str, Tensor | Pieces], about: Mapping[str, Any]) -> None:
         """Keep what changed of the state since it was last kept, in the same file; see `extendable`."""
-        path = self._folder.path / CHECKPOINT
         with self._folder.told(CHECKPOINT):
-            try:
-                self._check_room(sheets.size(tensors))
-                with open(path, "r+b", opener=no_link) as file:
-                    file.seek(self._end)
+            self._check_room(sheets.size(tensors))
+            with open(self._folder.path / CHECKPOINT, "r+b", opener=no_link) as file:
+                file.seek(self._end)
+                try:
                     end = records.add(file, tensors, {"format": FORMAT, **about})
-            except OSError:
-                with suppress(OSError):  # half a record does not count, but takes room
-                    os.truncate(path, self._end)
-                raise
+                except OSError:
+                    with suppress(OSError):  # half a record does not count, but takes room
+                        os.ftruncate(file.fileno(), self._end)
+                    raise
         self._end, self._changes, self._under_way = end, self._changes + 1, True
         if time.monotonic() - self._synced >= _SYNC:
             self.sync()
@@ -89,10 +89,7 @@ class Journal:
         """Wait until all that is kept is on the disk, where it is not yet."""
         if not self._under_way:
             return
-        end, self._end = (
-            self._end,
-            0,
-        )  # where this fails, what is on the disk is unknown: the next state is kept as a whole
+        end, self._end = self._end, 0  # where this fails, nobody knows what is on the disk: a whole state comes next
         with self._folder.told(CHECKPOINT), open(self._folder.path / CHECKPOINT, "r+b", opener=no_link) as file:
             os.fsync(file.fileno())
         self._end, self._synced, self._under_way = end, time.monotonic(), False

@@ -68,14 +68,15 @@ class Keeper:
             memory: What to remember besides.
             last: Whether to wait until it is on the disk, because the run stops here.
         """
-        done, write, rows = self._simulation.round, self._journal.extend, self._rows
+        done, journal = self._simulation.round, self._journal
         tensors = self._simulation.state(self.round or 0)
-        if not self._journal.extendable(tensors):
-            tensors, write, rows = self._simulation.state(), self._journal.save, 0
-        if done != self.round or write == self._journal.save:  # else nothing has changed
-            write({**tensors, "metrics": _packed(self._history.table(rows))}, memory.model_dump())
+        if not journal.extendable(tensors):
+            metrics = _packed(self._history.table())
+            journal.save({**self._simulation.state(), "metrics": metrics}, memory.model_dump())
+        elif done != self.round:
+            journal.extend({**tensors, "metrics": _packed(self._history.table(self._rows))}, memory.model_dump())
         if last:
-            self._journal.sync()
+            journal.sync()
         self.round, self._rows, self._when = done, len(self._history.rows["round"]), time.monotonic()
 
     def try_to_save(self, memory: Memory, *, last: bool = False) -> None:
@@ -87,7 +88,8 @@ class Keeper:
             kept = "no state is kept yet"
             if self.round is not None:
                 kept = f"what is kept is the state after round {self.round}, {_ago(time.monotonic() - self._when)}"
-            self._say("checkpoint", f"{error}; {kept}. The run goes on, and tries again after the next round")
+            then = "" if last else ". The run goes on, and tries again after the next round"
+            self._say("checkpoint", f"{error}; {kept}{then}")
         else:
             self.failing = False
             self._recovered("checkpoint", f"checkpoints can be written again, the first after round {self.round}")

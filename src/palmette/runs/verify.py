@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from palmette.runs.files import Damaged, digest
+from palmette.runs.files import Damaged
 from palmette.runs.folder import CHECKPOINT, CONFIG, IDENTITY, LOCK, MANIFEST, PREVIOUS, STATE, Folder, is_own
 from palmette.runs.journal import Journal
+from palmette.runs.opening import digest
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import fuzz_memory
@@ -207,13 +208,20 @@ def packed(luck: random.Random, place: Path) -> Path:
         data = file.read_bytes()
         if file.suffix == ".json" and luck.random() < 0.8:
             file.write_bytes(_json(luck, data))
-        elif luck.random() < 0.5 and file.suffix == ".npy":
+        elif luck.random() < 0.5 and file.suffix == ".npy" and _is_sound(file):
             array = np.load(file)
             array.flat[luck.randrange(array.size)] = luck.choice((0, 1, -1, 2**31 - 1, 100))
             np.save(file, array)
         else:
             file.write_bytes(scratched(luck, data))
     return path
+
+
+def _is_sound(file: Path) -> bool:
+    try:
+        return bool(np.load(file).size)
+    except (ValueError, OSError, EOFError, SyntaxError, TypeError, TokenError):
+        return False
 
 
 def _json(luck: random.Random, data: bytes) -> bytes:

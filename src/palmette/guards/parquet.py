@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 MOST_PAGE = 1 << 28  # bytes of one page; writers make pages of one megabyte
 MOST_BATCH = 1 << 30  # bytes of some rows of a table that is read piece by piece
-_LEAST, _TIMES = 1 << 28, 64  # a table may take 256 MiB, or so many times the bytes of its file
+_LEAST, _TIMES = 1 << 26, 64  # a table may take 64 MiB, or so many times the bytes of its file
 _ROWS = 1 << 16  # that are read at once
 _DEEP = 8  # structures within structures in the header of a page
 

@@ -416,10 +416,10 @@ def test_bad_input_is_one_line(words: list[str], reason: str, folder: Path, tmp_
 
 
 def test_a_full_disk_leaves_no_half_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, *_: Any, **__: Any) -> None:
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("palmette.page.html.os.replace", full)
     with pytest.raises(PalmetteError, match=r"cannot write .*: No space left on device"):
         write_report(folder / "permfl", out=tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []

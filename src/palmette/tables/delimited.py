@@ -151,4 +151,7 @@ def _encoding(path: Path, zipped: bool) -> tuple[str, str | None]:
 
 
 def _cells(line: str, mark: str) -> int:
-    return len(next(csv.reader([line], delimiter=mark), []))
+    try:
+        return len(next(csv.reader([line], delimiter=mark), []))
+    except csv.Error:  # a cell beyond all that Python reads
+        return 0

@@ -44,9 +44,9 @@ prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batc
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py
 
-# Thousands of random settings and arrays; CASES=10000 FUZZ_SEED=2 for others.
+# Random settings and arrays, folders of runs, files of data and messages, 2,500 of each; CASES=400 FUZZ_SEED=2 for others.
 prove-fuzz: .venv/ready
-	.venv/bin/python proofs/fuzz.py $(or $(CASES),4000) $(or $(FUZZ_SEED),1)
+	.venv/bin/python proofs/fuzz.py $(or $(CASES),10000) $(or $(FUZZ_SEED),1)
 
 prove-million: .venv/ready
 	.venv/bin/python proofs/million.py

@@ -110,7 +110,7 @@ def a_bomb(luck: random.Random, place: Path) -> Path:
     if what == 0:  # many members, each of 16 MiB
         head = gzip.compress(",".join(HEADS).encode() + b"\n")
         member = gzip.compress(luck.choice((b"0", b"\n", b"t0,d0,1,f,yes\n", b"\0")) * (1 << 20), 9)
-        path.write_bytes(head + member * luck.choice((40, 1200)))
+        path.write_bytes(head + member * luck.choice((20, 400)))
     elif what == 1:
         many = 10**5
         columns = {"team": "t0", "device": "d0", "age": 1.5, "sex": "f", "label": "yes"}
@@ -178,7 +178,7 @@ def folders(luck: random.Random, place: Path) -> Path:
         if luck.random() < 0.15:
             file.write_bytes(png(*luck.choice(((100_000, 100_000), (2**31 - 1, 1), (20_000, 9_000), (0, 0), (5, 4)))))
         elif luck.random() < 0.15 and kind == "array":
-            np.savez_compressed(file, x=np.zeros((1 << 20, 300), np.uint8), y=np.zeros(1 << 20, np.uint8))
+            np.savez_compressed(file, x=np.zeros((1 << 18, 300), np.uint8), y=np.zeros(1 << 18, np.uint8))
         else:
             file.write_bytes(scratched(luck, file.read_bytes()))
     return base

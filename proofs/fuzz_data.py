@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import fuzz_memory
@@ -109,7 +110,7 @@ def a_bomb(luck: random.Random, place: Path) -> Path:
     if what == 0:  # many members, each of 16 MiB
         head = gzip.compress(",".join(HEADS).encode() + b"\n")
         member = gzip.compress(luck.choice((b"0", b"\n", b"t0,d0,1,f,yes\n", b"\0")) * (1 << 20), 9)
-        path.write_bytes(head + member * luck.choice((40, 1200)))
+        path.write_bytes(head + member * luck.choice((20, 400)))
     elif what == 1:
         many = 10**5
         columns = {"team": "t0", "device": "d0", "age": 1.5, "sex": "f", "label": "yes"}
@@ -177,7 +178,7 @@ def folders(luck: random.Random, place: Path) -> Path:
         if luck.random() < 0.15:
             file.write_bytes(png(*luck.choice(((100_000, 100_000), (2**31 - 1, 1), (20_000, 9_000), (0, 0), (5, 4)))))
         elif luck.random() < 0.15 and kind == "array":
-            np.savez_compressed(file, x=np.zeros((1 << 20, 300), np.uint8), y=np.zeros(1 << 20, np.uint8))
+            np.savez_compressed(file, x=np.zeros((1 << 18, 300), np.uint8), y=np.zeros(1 << 18, np.uint8))
         else:
             file.write_bytes(scratched(luck, file.read_bytes()))
     return base
@@ -207,13 +208,20 @@ def packed(luck: random.Random, place: Path) -> Path:
         data = file.read_bytes()
         if file.suffix == ".json" and luck.random() < 0.8:
             file.write_bytes(_json(luck, data))
-        elif luck.random() < 0.5 and file.suffix == ".npy":
+        elif luck.random() < 0.5 and file.suffix == ".npy" and _is_sound(file):
             array = np.load(file)
             array.flat[luck.randrange(array.size)] = luck.choice((0, 1, -1, 2**31 - 1, 100))
             np.save(file, array)
         else:
             file.write_bytes(scratched(luck, data))
     return path
+
+
+def _is_sound(file: Path) -> bool:
+    try:
+        return bool(np.load(file).size)
+    except (ValueError, OSError, EOFError, SyntaxError, TypeError, TokenError):
+        return False
 
 
 def _json(luck: random.Random, data: bytes) -> bytes:

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def read_npz(path: Path, names: Sequence[str]) -> list[Array]:
             return [file[name] for name in names]
     except BadInput:
         raise
-    except (*FAULTS, TypeError, AttributeError, KeyError, MemoryError, SyntaxError) as fault:
+    except (*FAULTS, TypeError, AttributeError, KeyError, MemoryError, SyntaxError, TokenError) as fault:
         raise BadInput(f"{path} is damaged or not an npz file ({one_line(str(fault))}); get it again") from fault
 
 

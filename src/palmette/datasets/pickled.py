@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from palmette.errors import BadInput
 
@@ -23,11 +23,16 @@ def _latin(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
-_RECONSTRUCT: Callable[..., Any] = np.empty(0).__reduce__()[0]  # type: ignore[assignment]
+def _empty(kind: object, shape: object, code: object) -> NDArray[Any]:
+    """Make the empty array that a pickle fills with its numbers; one of a given shape would take any memory it asks for."""
+    return np.empty(0)
+
+
+_ARRAY = object()  # stands for the class of arrays, which a pickle may name and not call
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
+    ("numpy.core.multiarray", "_reconstruct"): _empty,
+    ("numpy._core.multiarray", "_reconstruct"): _empty,
+    ("numpy", "ndarray"): _ARRAY,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): _latin,
 }

@@ -1,7 +1,7 @@
 """Compressed files of others, unpacked only as far as their size makes sense.
 
 A megabyte of zeros takes a kilobyte when it is packed, so a small file may hold more than any memory. Text, tables and images
-shrink to a third or a tenth. What grows more than a hundredfold, and beyond a quarter of a gigabyte, is refused.
+shrink to a third or a tenth. What grows more than fiftyfold, and beyond a quarter of a gigabyte, is refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable
 from typing import IO
 
-_LEAST, _TIMES = 1 << 28, 100
+_LEAST, _TIMES = 1 << 28, 50
 _BLOCK = 1 << 20
 
 

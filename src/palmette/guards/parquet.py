@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 MOST_PAGE = 1 << 28  # bytes of one page; writers make pages of one megabyte
 MOST_BATCH = 1 << 30  # bytes of some rows of a table that is read piece by piece
-_LEAST, _TIMES = 1 << 28, 64  # a table may take 256 MiB, or so many times the bytes of its file
+_LEAST, _TIMES = 1 << 26, 64  # a table may take 64 MiB, or so many times the bytes of its file
 _ROWS = 1 << 16  # that are read at once
 _DEEP = 8  # structures within structures in the header of a page
 
@@ -139,8 +139,8 @@ def check(data: Any, metadata: pq.FileMetaData, room: int | None = None, names: 
             continue  # the group of an empty table, of which nothing is read
         for number in range(rows.num_columns):
             column = rows.column(number)
-            if names is not None and column.path_in_schema.split(".")[0] not in names:
-                continue
+            if not column.num_values or (names is not None and column.path_in_schema.split(".")[0] not in names):
+                continue  # a column without values has no page of them
             for size, values in _pages(data, column):
                 if size > MOST_PAGE:
                     raise Unsound(f"one of its pages says that it unpacks to {size:,} bytes")

@@ -13,6 +13,7 @@ from palmette.runs import Result, RunConfig, prepare
 from palmette.runs.reading import code_of
 from palmette.theory import Check, Proven, check
 
+_SAMPLES = 10**7  # of all devices together, by any of the data's options
 _DEVICES = 5000  # of larger populations the constants take longer than a page should
 
 
@@ -55,6 +56,11 @@ def _reason(config: RunConfig, devices: int) -> str:
             "The samples or the model were given as objects of Python, so the constants cannot be worked out from the "
             "run's folder."
         )
+    options = config.data.model_extra or {}
+    if config.data.own and not options.get("fingerprint"):
+        return "The run does not say by which digest to know its data again, so they are not read."
+    if any(isinstance(value, int) and value * max(devices, 1) > _SAMPLES for value in options.values()):
+        return "With so many samples the constants take long to find; palmette check works them out."
     if devices > _DEVICES:
         return f"With {devices:,} devices the constants take long to find; palmette check works them out."
     return ""

@@ -7,10 +7,11 @@ import json
 import shutil
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from palmette import values
@@ -23,9 +24,37 @@ from palmette.tree import Tree
 from palmette.values import Array, one_line
 
 ABOUT = "population.json"
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 _LARGEST = 1 << 30  # bytes of it: ten million devices with names
 _FORMAT = 1
 _BLOCK = 1 << 24  # bytes that are hashed at once
+
+
+# What numpy raises for the damaged description of an array is among them.
+_FAULTS = (
+    *(OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, MemoryError),
+    *(SyntaxError, TokenError, EOFError),
+)
+_KINDS = {"start": ("int64", 1), "train": ("int64", 1), "unseen": ("bool", 1)}
+
+
+class _Made(BaseModel):
+    """What a population was made from."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class _About(BaseModel):
+    """What is written down about a saved population."""
+
+    labels: list[list[str] | None] = Field(min_length=2)
+    affine: tuple[Finite, Finite] | None
+    classes: Annotated[int, Field(ge=1, lt=2**31)] | None
+    source: str
+    encoding: dict[str, Any] | None
+    notes: list[str] = []
+    made: _Made | None
+    fingerprint: str
 
 
 class Packing:
@@ -115,42 +144,42 @@ def load_population(path: str | Path) -> Population:
     if not is_saved(folder):
         raise BadInput(f"{folder} is not the folder of a population: there is no {ABOUT} in it")
     try:
-        about = from_json((folder / ABOUT).read_bytes(), _LARGEST)
-        if about["format"] != _FORMAT:
-            raise BadInput(f"{folder} has the format {about['format']}; this Palmette reads {_FORMAT}, pack it again")
+        told = from_json((folder / ABOUT).read_bytes(), _LARGEST)
+        if told["format"] != _FORMAT:
+            raise BadInput(f"{folder} has the format {told['format']}; this Palmette reads {_FORMAT}, pack it again")
+        about = _About.model_validate(told)
         arrays = {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in folder.glob("*.npy")}
-        parents = tuple(np.array(arrays[f"parents-{tier}"]) for tier in range(len(about["labels"]) - 1))
-        labels = tuple(None if names is None else tuple(names) for names in about["labels"])
+        parents = tuple(np.array(arrays[f"parents-{tier}"]) for tier in range(len(about.labels) - 1))
+        labels = tuple(None if names is None else tuple(names) for names in about.labels)
         tree = Tree(parents, labels, arrays.get("addresses"))
-        tensors = {name: torch.from_numpy(arrays[name]) for name in ("x", "y", "start", "train")}
-        encoding = None if about["encoding"] is None else Encoding.from_dict(about["encoding"])
+        tensors = {name: _tensor(arrays, name) for name in ("x", "y", "start", "train")}
         made = Population(
             tree,
             tensors["x"],
             tensors["y"],
             tensors["start"],
             tensors["train"],
-            affine=None if about["affine"] is None else (about["affine"][0], about["affine"][1]),
-            classes=about["classes"],
-            source=about["source"],
-            encoding=encoding,
-            unseen=torch.from_numpy(arrays["unseen"]) if "unseen" in arrays else None,
-            notes=tuple(map(str, about.get("notes", ()))),
+            affine=about.affine,
+            classes=about.classes,
+            source=about.source,
+            encoding=None if about.encoding is None else Encoding.from_dict(about.encoding),
+            unseen=_tensor(arrays, "unseen") if "unseen" in arrays else None,
+            notes=tuple(about.notes),
         )
-        told = {"name": str(folder.absolute()), "fingerprint": about["fingerprint"]}
-        return made.made_by(Recipe(told, (about["made"] or {}).get("seed", 0)))
-    # Among them what numpy raises for the damaged description of an array.
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        AttributeError,
-        SyntaxError,
-        TokenError,
-        EOFError,
-    ) as error:
+        recipe = {"name": str(folder.absolute()), "fingerprint": about.fingerprint}
+        return made.made_by(Recipe(recipe, about.made.seed if about.made is not None else 0))
+    except _FAULTS as error:
         if isinstance(error, BadInput) and not isinstance(error.__cause__, Exception):
             raise
-        raise BadInput(f"{folder} is damaged ({one_line(str(error))}); pack it again") from None
+        raise BadInput(f"{folder} is damaged ({one_line(str(error))[:300]}); pack it again") from None
+
+
+def _tensor(arrays: dict[str, Array], name: str) -> Tensor:
+    """Return an array as a tensor, or refuse one of another kind than is saved."""
+    kind, axes = _KINDS.get(name, ("", 0))
+    array = arrays[name]
+    if kind and (array.dtype != kind or array.ndim != axes):
+        raise ValueError(f"{name} is of type {array.dtype} and shape {array.shape}, not {kind} with {axes} axis")
+    if array.ndim < 1 or (name == "x" and array.ndim < 2):
+        raise ValueError(f"{name} is of shape {array.shape}")
+    return torch.from_numpy(array)

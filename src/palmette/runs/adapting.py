@@ -15,7 +15,7 @@ from palmette.errors import BadInput
 from palmette.learner.scores import model_output
 from palmette.protocol import model_kind
 from palmette.runs.exporting import about
-from palmette.runs.models import file_names, save_tensors
+from palmette.runs.models import check_shapes, file_names, save_tensors
 from palmette.runs.nodes import Chosen, Nodes, plain_paths
 from palmette.runs.predicting import table_of
 from palmette.runs.reading import code_of
@@ -167,6 +167,7 @@ def _take_over(simulation: Simulation, result: Result) -> _Begun:
 def _flat(simulation: Simulation, result: Result, kind: str, name: str) -> Tensor:
     """Return a node's model as a row."""
     values, layout = result.state_dict(kind, name), simulation.task.layout
+    check_shapes(simulation.task.module, values, f"the model {result.config.model.title!r}")
     dtype = simulation.learner.dtype
     return layout.flatten({one: values[one].to(dtype) for one in layout.names}).to(simulation.learner.device)
 

@@ -140,7 +140,7 @@ class Models(ABC):
         else:  # as large as the config says only where the numbers are there
             with torch.device("meta"):
                 task = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options)
-            _check_shapes(task.module, values, f"the model {model.name!r} of the config")
+            check_shapes(task.module, values, f"the model {model.name!r} of the config")
         made = make_task(model.name, tuple(about["shape"]), about["classes"], words=words, **model.options).module
         return made.to(next(iter(values.values())).dtype)
 
@@ -286,7 +286,7 @@ def file_names(names: list[str]) -> list[str]:
     ]
 
 
-def _check_shapes(module: nn.Module, values: dict[str, Tensor], what: str) -> None:
+def check_shapes(module: nn.Module, values: dict[str, Tensor], what: str) -> None:
     """Refuse numbers that are not those of a module's parameters; the module need not have any numbers itself."""
     wanted = {name: tuple(one.shape) for name, one in module.named_parameters(remove_duplicate=False)}
     for name, shape in wanted.items():

@@ -146,9 +146,16 @@ def _encoding(path: Path, zipped: bool) -> tuple[str, str | None]:
             block = raw.read(_BLOCK)
     if not failed:
         return "utf-8", None
+    if head.startswith(codecs.BOM_UTF8):
+        raise BadInput(
+            f"{path.name} begins as UTF-8 does, and is not UTF-8 ({failed}); save it again, or say data.encoding"
+        )
     name = "cp1252" if sound else "latin-1"
     return name, f"{path.name}: not UTF-8 ({failed}), read as {name}; if that is wrong, say data.encoding"
 
 
 def _cells(line: str, mark: str) -> int:
-    return len(next(csv.reader([line], delimiter=mark), []))
+    try:
+        return len(next(csv.reader([line], delimiter=mark), []))
+    except csv.Error:  # a cell beyond all that Python reads
+        return 0

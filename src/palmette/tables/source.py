@@ -86,7 +86,9 @@ class Part:
                 with pa.memory_map(str(self.path)) as stream:
                     reader = pa.ipc.open_file(stream)
                     for number in range(reader.num_record_batches):
-                        yield reader.get_batch(number).select(wanted)
+                        batch = reader.get_batch(number).select(wanted)
+                        batch.validate(full=True)  # places that lie outside would be looked up all the same
+                        yield batch
             else:
                 assert self.dialect is not None
                 yield from delimited.batches(self.path, self.dialect, self.columns, wanted, self.broken)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from palmette.errors import BadInput, nearest
@@ -16,7 +17,7 @@ from palmette.task.losses import PerSample
 from palmette.task.models import MODELS
 from palmette.task.parts import Patterns
 from palmette.task.task import Task
-from palmette.values import plain, shown
+from palmette.values import plain, refuse_larger_than_memory, rough, shown
 from palmette.values import seed as checked
 
 
@@ -73,6 +74,10 @@ def make_task(
     known = inspect.signature(MODELS[model].make).parameters
     spelled = {"words": words} if "words" in known else {}
     try:
+        with torch.device("meta"):  # as large as it would be, without a single number
+            like = MODELS[model].make(shape, classes or 1, seed=checked(seed), **spelled, **options)
+        count = sum(one.numel() for one in like.parameters())
+        refuse_larger_than_memory(f"a model {model!r} of {rough(count)} parameters", 4 * count, "make it smaller")
         module = MODELS[model].make(shape, classes or 1, seed=checked(seed), **spelled, **options)
     except (TypeError, RuntimeError, MemoryError, OverflowError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]

@@ -78,8 +78,7 @@ def broken(number: int) -> Callable[[], None]:
     return fail
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES])
-@pytest.mark.parametrize("what", ["write", "open"])
+@pytest.mark.parametrize(("what", "number"), [("write", errno.ENOSPC), ("write", errno.EIO), ("open", errno.EACCES)])
 def test_a_checkpoint_that_cannot_be_written_is_said_and_tried_again(
     what: str, number: int, tmp_path: Path, original: dict[str, bytes]
 ) -> None:
@@ -251,8 +250,9 @@ def test_a_trouble_that_lasts_is_told_once_a_minute(tmp_path: Path, monkeypatch:
 # -- the files of a finished run ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("name", ["devices.safetensors", METRICS, "manifest.json", LOG])
+@pytest.mark.parametrize(
+    ("name", "keep"), [("devices.safetensors", False), (METRICS, True), ("manifest.json", True), (LOG, False)]
+)
 def test_a_last_file_that_cannot_be_written_ends_the_run_and_loses_nothing(
     name: str, keep: bool, tmp_path: Path, original: dict[str, bytes]
 ) -> None:
@@ -328,8 +328,7 @@ def test_a_read_only_folder_is_refused_in_a_line_and_can_be_read(
         ]
 
 
-@pytest.mark.parametrize("store", ["memory", "disk"])
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize(("taken", "store"), [(False, "memory"), (False, "disk"), (True, "disk")])
 def test_a_folder_that_is_moved_stops_the_run_which_goes_on_there(
     taken: bool, store: str, tmp_path: Path, original: dict[str, bytes]
 ) -> None:
@@ -409,9 +408,14 @@ def test_two_processes_never_work_on_one_folder(tmp_path: Path, original: dict[s
 # -- files of strangers ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return execute(make_config({**DIGITS, "rounds": 1}), tmp_path_factory.mktemp("runs") / "run").folder
+
+
 @pytest.fixture
-def finished(tmp_path: Path) -> Path:
-    return execute(make_config({**DIGITS, "rounds": 1}), tmp_path / "run").folder
+def finished(once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(once, tmp_path / "run"))
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_a_run_that_ends_at_an_operation_on_its_checkpoint_resumes_to_the_same_b
         expected = contents(execute(make_config(DIGITS), tmp_path / "whole").folder)
     count = len(whole.operations)
     assert count > 60
-    for number in range(3, count, count // 7):
+    for number in range(3, count, count // 5):
         disk, place = (
             Disk(lambda done, what, number=number: done == number, die, only="checkpoint"),
             tmp_path / f"{number}",

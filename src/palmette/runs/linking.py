@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -68,7 +69,8 @@ class LinkConfig(Part):
     @property
     def timed(self) -> bool:
         """Whether it asks for a clock."""
-        return self.deadline is not None or self.latency is not None or self.bandwidth is not None
+        timed = self.deadline is not None or self.latency is not None or self.bandwidth is not None
+        return timed or self.away_unit == "seconds"
 
     def over(self, other: LinkConfig) -> LinkConfig:
         """Return these settings, and another link's where these say nothing."""
@@ -225,8 +227,13 @@ def make_links(
             settings = settings.model_copy(update={"latency": far.latency, "bandwidth": far.bandwidth, **codecs})
         link = settings.make(f"links.{name}", drawn.get(tier, Participation()), loss)
         _check_nodes(link, tree.flat() if flat and tier == 0 else tree, tier, f"links.{name}")
-        made[tier] = link if absences is None else Link(link.participation, 0.0, absences, down=link.down, up=link.up)
+        made[tier] = link if absences is None else _replayed(link, absences)
     return made
+
+
+def _replayed(link: Link, absences: Absences) -> Link:
+    """Return a link that loses those of a record and nobody else; its clock stays, by which asynchronous methods go."""
+    return replace(link, loss=0.0, absences=absences, faults=Faults(deadline=link.faults.deadline))
 
 
 def _check_nodes(link: Link, tree: Tree, tier: int, name: str) -> None:

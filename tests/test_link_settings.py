@@ -236,6 +236,27 @@ def test_a_replay_has_the_models_of_the_run_it_repeats(tmp_path: Path) -> None:
     assert set(other.absences["reason"].to_pylist()) == {"no answer"}
 
 
+def test_a_replay_of_an_asynchronous_run_goes_by_the_same_clock(tmp_path: Path) -> None:
+    people = pm.make_population("synthetic", tree="3x4")
+    slow = {"latency": "lognormal 0.1 1 each", "deadline": 0.5}
+    settings = {"team_steps": 3, "local_steps": 2, "buffer": 2}
+    given: dict[str, Any] = {"rounds": 6, "settings": settings, "clock": {"preset": "edge"}, "progress": False}
+    one = pm.run("fedbuff", people, links={"all": {**slow, "lost": 0.2}}, out=tmp_path / "run", **given)
+    two = pm.run("fedbuff", people, links={"all": slow}, replay=tmp_path / "run", out=tmp_path / "again", **given)
+    assert set(one.absences["reason"].to_pylist()) == {"lost", "late"}
+    for name in ("global", "teams", "devices"):
+        assert (one.folder / f"{name}.safetensors").read_bytes() == (two.folder / f"{name}.safetensors").read_bytes()
+    assert one.times == two.times
+
+
+def test_a_node_that_is_away_for_some_seconds_comes_back_though_nothing_else_asks_for_a_clock(tmp_path: Path) -> None:
+    people = pm.make_population("synthetic", tree="1x2")
+    away = {"devices": {"away": [["device-0", 0, 0.5]], "away_unit": "seconds"}}
+    result = pm.run("fedavg", people, rounds=5, links=away, settings={"local_steps": 20}, out=tmp_path / "run")
+    assert result.absences["round"].to_pylist() == [1, 2, 3]  # a round takes 20 steps of 0.01 s
+    assert result.times[5] == pytest.approx(1.0)
+
+
 def test_tables_in_files_are_written_into_the_config(tmp_path: Path) -> None:
     file = tmp_path / "away.csv"
     file.write_text("node,from,to\nteam-1,1,2\n")

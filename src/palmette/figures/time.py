@@ -44,8 +44,8 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
     axes = figure.subplots()
     drawn = Drawn(figure, _HEADER, notes=notes)
     found = [(line, kind, cost_of(line, kind, choice)) for line, kind in chosen]
-    unit, length = words.span(max(float(cost.seconds[-1]) for _, _, cost in found))
-    log = scaled(axes.xaxis, axes, [float(cost.seconds[-1]) / length for _, _, cost in found])
+    unit, length = words.span(max(float(cost.seconds[-1]) for _, _, cost in found) / 4)  # ticks of an axis are smaller
+    log = scaled(axes.xaxis, axes, [moment / length for _, _, cost in found for moment in cost.seconds])
     shapes = []
     for place, ((line, kind, cost), (label, look)) in enumerate(zip(found, looks(chosen), strict=True)):
         across, shown = cost.seconds / length, cost.seconds > (0 if log else -1)

@@ -229,8 +229,13 @@ def make_links(
             settings = settings.model_copy(update={"latency": far.latency, "bandwidth": far.bandwidth, **codecs})
         link = settings.make(f"links.{name}", drawn.get(tier, Participation()), loss)
         _check_nodes(link, tree.flat() if flat and tier == 0 else tree, tier, f"links.{name}")
-        made[tier] = link if absences is None else replace(link, loss=0.0, absences=absences, faults=Faults())
+        made[tier] = link if absences is None else _replayed(link, absences)
     return made
+
+
+def _replayed(link: Link, absences: Absences) -> Link:
+    """Return a link that loses those of a record and nobody else; its clock stays, by which asynchronous methods go."""
+    return replace(link, loss=0.0, absences=absences, faults=Faults(deadline=link.faults.deadline))
 
 
 def unused(
@@ -249,7 +254,7 @@ def unused(
     top = max(names.values())
     for name, link in links.items():
         said, tier = set(_said(link)), names.get(name)
-        gone = said & set(_FAULTS) if again else set()
+        gone = said & (set(_FAULTS) - {"deadline"}) if again else set()
         if flat and top and tier is not None:
             # Of the devices' link who answers, of the top one how messages travel.
             gone |= said & {"latency", "bandwidth"} if tier == 0 else said if tier < top else said & set(_FAULTS)

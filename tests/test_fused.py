@@ -197,6 +197,7 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
         (2, 9, 9),
         [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d((1, 2)), nn.ReLU(), *tail(6)],
     ),
+    "normal pools": ((2, 6, 6), [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.MaxPool2d(2), nn.ReLU(), *tail(16)]),
     "average pools": ((2, 8, 8), [nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), *tail(48)]),
     "group norm of signals": (
         (4, 6),
@@ -290,6 +291,7 @@ def samples(name: str, n: int, batch: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", MODELS)
 def test_each_layer_has_the_gradient_of_autograd(name: str, dtype: torch.dtype) -> None:
     agree(task(MODELS[name][1]), *samples(name, 3, 6), dtype=dtype)
+    agree(task(MODELS[name][1]), *samples(name, 1, 2), dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ["wide linear", "convolutions", "dropout", "reader"])

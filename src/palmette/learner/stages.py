@@ -202,3 +202,61 @@ class Dropout(Stage):
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Scale the gradient alike."""
         return delta if self._scale is None else delta * self._scale
+
+
+class MaxPool2d(Stage):
+    """The largest of every window."""
+
+    fresh = True
+
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
+        super().__init__(layer, own, sinks, place)
+        names = "kernel_size", "stride", "padding", "dilation", "ceil_mode"
+        self._settings = [getattr(layer, name) for name in names]
+        self._memory: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take the largest, in whichever order channels and pixels lie in memory."""
+        self._x = images = x.flatten(0, 1)
+        if self._memory is None:
+            self._memory = *_ops.max_pool2d_with_indices(images, *self._settings), torch.empty_like(images)
+        else:
+            out, where, _ = self._memory
+            _ops.max_pool2d_with_indices.out(images, *self._settings, out=out, indices=where)
+        return _stack(self._memory[0], x)
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Send each gradient back to where the largest was."""
+        assert self._memory is not None
+        _, where, back = self._memory
+        last = self._x.is_contiguous(memory_format=torch.channels_last)
+        order = torch.channels_last if last else torch.contiguous_format
+        images = delta.flatten(0, 1).contiguous(memory_format=order)
+        _ops.max_pool2d_with_indices_backward.grad_input(images, self._x, *self._settings, where, grad_input=back)
+        return _stack(back, delta)
+
+
+class MaxPool1d(MaxPool2d):
+    """The largest of every window of a signal: of images of one line."""
+
+    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
+        super().__init__(layer, own, sinks, place)
+        *sizes, rounds_up = self._settings
+        across = 1, 1, 0, 1  # kernel, stride, padding and dilation
+        self._settings = [
+            *((one, *(size if isinstance(size, tuple) else (size,))) for one, size in zip(across, sizes, strict=True)),
+            rounds_up,
+        ]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take the largest."""
+        return super().forward(x.unsqueeze(3)).squeeze(3)
+
+    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
+        """Send each gradient back to where the largest was."""
+        return super().backward(delta.unsqueeze(3), beta, alpha).squeeze(3)
+
+
+def _stack(images: Tensor, like: Tensor) -> Tensor:
+    result: Tensor = images.unflatten(0, like.shape[:2])
+    return result

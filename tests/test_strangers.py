@@ -181,7 +181,7 @@ def test_resume_says_which_code_it_runs(run: Path, mark: Path) -> None:
 def test_a_list_of_checksums_that_leads_out_of_the_folder_is_damaged(name: str, run: Path) -> None:
     Files(run).write_sealed("manifest.json", {"files": {name: {"bytes": 1, "sha256": "0"}}})
     assert "manifest.json: damaged" in palmette("verify", str(run)).stdout
-    assert "lists what is no file of this folder" in refused("show", run)
+    assert "which is not in the folder" in refused("show", run)
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,8 @@ class Files:
         except OSError as error:
             why = error.strerror or str(error)
         if self._unlogged and not told:
-            warnings.warn(
-                f"cannot write {self.path / LOG}: {why}; its lines are kept until they can be written", stacklevel=3
-            )
+            text = f"cannot write {self.path / LOG}: {why}; its lines are kept until they can be written"
+            warnings.warn(text, PalmetteWarning, stacklevel=3)
 
     def warn(self, text: str) -> None:
         """Say something aloud and in the run's log."""

@@ -249,7 +249,7 @@ def test_a_label_outside_the_classes_is_pinned_to_its_device() -> None:
     made = people()
     made.y[20] = 3
     with pytest.raises(BadInput, match=r"device '3' \(its sample 2\): a label is outside 0 to 2"):
-        refuse_unusable(made.tree, made.x, made.y, made.start, made.classes)
+        refuse_unusable(made)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_rows_that_a_table_only_claims_are_not_read(tmp_path: Path, monkeypatch:
     columns = dict(zip(HEADS, zip(*ROWS, strict=True), strict=True))
     pq.write_table(pa.table({name: list(cells) for name, cells in columns.items()}), tmp_path / "a.parquet")
     assert pm.read_table(tmp_path / "a.parquet", **KNOWN).devices == 4
-    monkeypatch.setattr(parquet, "_ROWS", 0)
+    monkeypatch.setattr(parquet, "_FEW", 0)
+    monkeypatch.setattr(parquet, "_EACH", 0)
     refused(tmp_path / "a.parquet", "it says that it has 40 rows, in")
     monkeypatch.undo()
     long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(40, np.int32)), pa.array(["x" * 10**6]))
@@ -249,7 +250,7 @@ def test_a_label_outside_the_classes_is_pinned_to_its_device() -> None:
     made = people()
     made.y[20] = 3
     with pytest.raises(BadInput, match=r"device '3' \(its sample 2\): a label is outside 0 to 2"):
-        refuse_unusable(made.tree, made.x, made.y, made.start, made.classes)
+        refuse_unusable(made)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def compare(
 
 def _as_the_run(arms: list[Arm]) -> int | None:
     """Return the steps that a finished run took on each device, where others are to be trained beside it."""
-    from palmette.report.numbers import by_node
+    from palmette.report.numbers import device_count
     from palmette.runs import Result
 
     kept = [path for arm in arms for path in arm.runs.values()]
@@ -132,4 +132,4 @@ def _as_the_run(arms: list[Arm]) -> int | None:
     if not result.finished:
         return None
     steps: int = result.timings["device_steps"] + result.timings.get("adapt_steps", 0)
-    return round(steps / len(by_node(result, "PM", 0, result.lead)))
+    return round(steps / device_count(result))

@@ -27,7 +27,7 @@ from palmette.figures.drawing import (
 from palmette.figures.lines import Choice, Line, fitting
 from palmette.protocol import ModelKind
 from palmette.report import style
-from palmette.report.numbers import by_node
+from palmette.report.numbers import device_count
 from palmette.runs import Result
 
 _HEADER = ("method", "model", "metric", "round", "steps_per_device", "value", "low", "high", "band", "seeds")
@@ -157,7 +157,7 @@ def _steps(line: Line) -> float:
             raise BadInput(
                 f"the run in {result.folder} is not finished, so its steps are not known; draw it over rounds"
             )
-        devices = len(by_node(result, "PM", 0, result.lead))
+        devices = device_count(result)
         found.append(result.timings["device_steps"] / devices / result.config.rounds)
     return float(np.mean(found))
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 MOST_PAGE = 1 << 28  # bytes of one page; writers make pages of one megabyte
 MOST_BATCH = 1 << 30  # bytes of some rows of a table that is read piece by piece
 _LEAST, _TIMES = 1 << 26, 64  # a table may take 64 MiB, or so many times the bytes of its file
+_FEW, _EACH = 10**6, 1000  # rows that a large table may have: a million, or so many for each byte of its file
 _ROWS = 1 << 16  # that are read at once
 _DEEP = 8  # structures within structures in the header of a page
 
@@ -76,7 +77,7 @@ def head(path: Path) -> pa.Schema:
     """Return the columns of a file whose pages are as large as pages are."""
     with pq.ParquetFile(path) as file, path.open("rb") as raw:
         size = path.stat().st_size
-        if file.metadata.num_rows > _ROWS * size:
+        if file.metadata.num_rows > max(_FEW, _EACH * size):
             raise Unsound(f"it says that it has {file.metadata.num_rows:,} rows, in {size:,} bytes")
         with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as data:
             check(data, file.metadata)

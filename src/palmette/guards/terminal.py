@@ -88,9 +88,8 @@ def _guarded(stream: Any) -> Any:
     if stream is None or isinstance(stream, Guarded):
         return stream
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(
-            errors="backslashreplace"
-        )  # a letter that the terminal's encoding lacks is no reason to fail
+        # A letter that the terminal's encoding lacks is no reason to fail.
+        stream.reconfigure(errors="backslashreplace")
     return Guarded(stream)
 
 
@@ -105,9 +104,14 @@ def say(text: str) -> None:
 
 
 def hand_over(data: str) -> None:
-    """Write data to standard output: byte for byte where a file or a program takes them, visible on a terminal."""
+    """Write data to standard output: exact and in UTF-8 where a file or a program takes them, visible on a terminal."""
     stream: Any = sys.stdout
-    _write(stream.unguarded if isinstance(stream, Guarded) and not stream.isatty() else stream, data)
+    if stream.isatty():
+        _write(stream, visible(data, lines=True))
+        return
+    stream.flush()
+    stream.buffer.write(data.encode("utf-8"))
+    stream.buffer.flush()
 
 
 def _write(stream: TextIO, text: str) -> None:

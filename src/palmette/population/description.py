@@ -118,7 +118,7 @@ def describe(population: Population, *, seed: int = 0) -> Description:
         population: The population.
         seed: Seed of the random groups that distances are compared with.
     """
-    refuse_unusable(population.tree, population.x, population.y, population.start, population.classes)
+    refuse_unusable(population)
     tree, samples = population.tree, Samples(population)
     teams = tree.size(1) if tree.top > 1 else 1
     team = tree.parents[0] if tree.top > 1 else np.zeros(tree.devices, dtype=np.int64)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from palmette import address
 from palmette.errors import BadInput, PalmetteWarning
 from palmette.tree import Tree
 from palmette.values import Array, fraction, whole
+
+if TYPE_CHECKING:
+    from palmette.population.population import Population
 
 _KEPT = (torch.uint8, torch.int64, torch.float32, torch.float64)
 _SCAN = 1 << 24  # values looked at together, so that a check never holds a second copy of the data
@@ -252,24 +255,29 @@ def _feature(bad: Tensor) -> str:
     return f"feature {place[0] if len(place) == 1 else tuple(place)}"
 
 
-def refuse_unusable(tree: Tree, x: Tensor, y: Tensor, start: Tensor, classes: int | None) -> None:
+def refuse_unusable(population: Population) -> None:
     """Refuse packed samples that nobody can learn from, by the name of the device; they may have come in by other ways."""
+    tree, x, y, start, classes = (
+        population.tree, population.x, population.y, population.start, population.classes
+    )  # fmt: skip
+
+    def whose(row: int) -> str:
+        device = int(torch.searchsorted(start, row, right=True)) - 1
+        return f"device {tree.name(0, device)!r} (its sample {row - int(start[device])}"
+
     if classes is not None:
         row = first_row(y, lambda part: (part < 0) | (part >= classes))
         if row is not None:
-            device = int(torch.searchsorted(start, row, right=True)) - 1
-            name, place = tree.name(0, device), row - int(start[device])
-            raise BadInput(f"device {name!r} (its sample {place}): a label is outside 0 to {classes - 1}")
+            raise BadInput(f"{whose(row)}): a label is outside 0 to {classes - 1}")
     for values, what in ((x, "feature"), (y, "target")):
         row = first_row(values, lambda part: ~torch.isfinite(part)) if values.is_floating_point() else None
-        if row is None:
-            continue
-        device = int(torch.searchsorted(start, row, right=True)) - 1
-        where = f", {_feature(~torch.isfinite(x[row]))}" if what == "feature" else ""
-        raise BadInput(
-            f"device {tree.name(0, device)!r} (its sample {row - int(start[device])}{where}): a {what} is NaN or infinite, and "
-            "every model that meets it would become so; clean the data, or take the device out"
-        )
+        if row is not None:
+            where = f", {_feature(~torch.isfinite(x[row]))}" if what == "feature" else ""
+            raise BadInput(
+                f"{whose(row)}{where}): a {what} is NaN or infinite, and every model that meets it would become so; clean the "
+                "data, or take the device out"
+            )
+    refuse_large(tree, x, start, population.affine)
 
 
 def refuse_large(tree: Tree, x: Tensor, start: Tensor, affine: tuple[float, float] | None) -> None:

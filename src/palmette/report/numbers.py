@@ -11,6 +11,7 @@ from itertools import takewhile
 import numpy as np
 import pyarrow.compute as pc
 
+from palmette.errors import BadInput
 from palmette.protocol import ModelKind
 from palmette.runs import Result
 
@@ -129,6 +130,16 @@ def by_node(
         keep = pc.and_(keep, pc.equal(table[column], value))
     part = table.filter(keep)
     return dict(zip(part["node"].to_pylist(), part["value"].to_pylist(), strict=True))
+
+
+def device_count(result: Result) -> int:
+    """Return how many devices were measured after the last round; a finished run has measured some."""
+    found = len(by_node(result, "PM", 0, result.lead))
+    if not found:
+        raise BadInput(
+            f"the run in {result.folder} has no numbers of single devices after its last round; no run wrote this"
+        )
+    return found
 
 
 def link_bytes(result: Result) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from palmette.guards.screen import Text
 from palmette.guards.visible import visible
 from palmette.protocol import ModelKind, model_kind
 from palmette.report import absences, words
-from palmette.report.numbers import Comparison, backend, by_node, seconds, top
+from palmette.report.numbers import Comparison, backend, by_node, device_count, seconds, top
 from palmette.runs import Result
 from palmette.runs.folder import CONFIG
 from palmette.runs.metrics import TRAINED
@@ -277,7 +277,7 @@ def next_command(result: Result) -> str | None:
     default = algorithm(other)
     own: dict[str, Any] = {name: getattr(default, name) for name in ("alpha", "local_steps", "batch_size")}
     own.update({name: config.settings[name] for name in own if _plain(config.settings.get(name))})
-    steps = result.timings["device_steps"] / len(by_node(result, "PM", 0, result.lead))  # of each device
+    steps = result.timings["device_steps"] / device_count(result)  # of each device
     rounds = max(1, round(steps / own["local_steps"]))
     if other == "permfl":
         own["team_steps"] = max(number for number in range(1, 11) if rounds % number == 0)

@@ -488,7 +488,7 @@ def prepare(
         path: The folder that the run would have.
     """
     people = config.population() if population is None else _check_population(population)
-    refuse_unusable(people.tree, people.x, people.y, people.start, people.classes)
+    refuse_unusable(people)
     method = check_method(method or config.method())
     made = config.task(people) if model is None else model
     task = made if isinstance(made, Task) else _task(made, people, config.seed, config.model.about)

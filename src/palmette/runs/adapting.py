@@ -15,11 +15,12 @@ from palmette.errors import BadInput
 from palmette.learner.scores import model_output
 from palmette.protocol import model_kind
 from palmette.runs.exporting import about
-from palmette.runs.models import check_shapes, file_names, save_tensors
+from palmette.runs.models import check_shapes
 from palmette.runs.nodes import Chosen, Nodes, plain_paths
 from palmette.runs.predicting import table_of
 from palmette.runs.reading import code_of
 from palmette.runs.result import Result
+from palmette.runs.written import file_names, save_tensors
 from palmette.tables.again import read_again
 from palmette.values import fraction
 

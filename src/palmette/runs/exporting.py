@@ -14,9 +14,9 @@ from palmette.errors import BadInput, PalmetteError
 from palmette.population import Encoding
 from palmette.protocol import ModelKind
 from palmette.runs.folder import ROWS
-from palmette.runs.models import file_names, save_tensors
 from palmette.runs.nodes import Chosen, Nodes
 from palmette.runs.result import Result
+from palmette.runs.written import file_names, save_tensors
 from palmette.values import one_line
 
 FORMATS = ("safetensors", "onnx")

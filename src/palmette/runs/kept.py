@@ -127,7 +127,10 @@ def _claimed(tree: Any) -> int:
 
 def history(files: Files, config: RunConfig) -> pa.Table:
     """Return the metrics of a finished run."""
-    return _history(files, METRICS, config.rounds)
+    table = _history(files, METRICS, config.rounds)
+    if not table.num_rows:
+        raise BadInput(f"cannot read {files.path / METRICS}: nothing was measured, and a run that is finished was")
+    return table
 
 
 def progress(files: Files, config: RunConfig) -> tuple[pa.Table, pa.Table, int, str]:

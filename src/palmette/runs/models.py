@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import copy
-import hashlib
-import os
 import warnings
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from palmette.errors import BadInput, PalmetteError, PalmetteWarning, nearest
+from palmette.errors import BadInput, PalmetteWarning, nearest
 from palmette.learner import Batch
 from palmette.population import Encoding
 from palmette.protocol import Algorithm, ModelKind
 from palmette.runs import kept
 from palmette.runs.config import RunConfig
 from palmette.runs.folder import ENCODING, FROZEN, ROWS, Folder, model_file
+from palmette.runs.written import file_names, save_tensors
 from palmette.task import make_task
 from palmette.values import one_line, refuse_larger_than_memory
-
-_LONGEST = 200  # letters of a file's name before its ending; disks allow 255 bytes
 
 
 class Models(ABC):
@@ -79,7 +73,7 @@ class Models(ABC):
         if not self._files.has(FROZEN):
             return {}
         with self._opened(FROZEN) as file:
-            return {name: part[...] for name, part in file.items()}
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,7 +190,7 @@ class Models(ABC):
             )
         self._files.check(ROWS)
         line = 0 if node is None else self.names("PM").index(node)
-        with self._opened(ROWS, len(self.names("PM"))) as file:
+        with self._lines(ROWS, len(self.names("PM"))) as file:
             rows = {key: part[line] for key, part in file.items()}
         if "model" not in rows:
             raise BadInput(f"{self.folder / ROWS} has no rows named 'model'; no run wrote this")
@@ -244,46 +238,29 @@ class Models(ABC):
 
     def _sheets(self, kind: ModelKind) -> AbstractContextManager[dict[str, Any]]:
         """Give the tensors of all models of a kind, to be cut line by line."""
-        return self._opened(self._file(kind).name, len(self.names(kind)))
+        return self._lines(self._file(kind).name, len(self.names(kind)))
 
     @contextmanager
-    def _opened(self, name: str, lines: int | None = None) -> Iterator[dict[str, Any]]:
-        """Give the tensors of a file, to be cut; where it says of whom they are, there is a line for each."""
+    def _lines(self, name: str, count: int) -> Iterator[dict[str, Any]]:
+        """Give the tensors of a file, to be cut; each has a line for every node."""
+        with self._opened(name) as file:
+            parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
+            if not parts or any(part.get_shape()[:1] != [count] for part in parts.values()):
+                raise BadInput(
+                    f"{self.folder / name} does not have a line for each of {count} nodes; no run wrote this"
+                )
+            yield parts
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[Any]:
+        """Give a file of tensors; what cannot be read of it is refused."""
         path = self.folder / name
         refuse_larger_than_memory(f"the tensors in {path}", path.stat().st_size, "use a larger machine")
         try:
             with safe_open(path, framework="pt") as file:
-                parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
-                strange = [key for key, part in parts.items() if lines not in (None, *part.get_shape()[:1])]
-                if strange or (lines is not None and not parts):
-                    raise BadInput(f"{path} does not have a line for each of {lines} nodes; no run wrote this")
-                yield parts
+                yield file
         except SafetensorError as error:
             raise BadInput(f"cannot read {path}: {one_line(str(error))}") from None
-
-
-def save_tensors(tensors: dict[str, Tensor], path: Path, about: dict[str, str]) -> None:
-    """Write a safetensors file as a whole; a symbolic link in its place is replaced, and never followed."""
-    part = path.with_name(f".{path.name[:200]}.part")
-    part.unlink(missing_ok=True)
-    try:
-        save_file(tensors, part, metadata=about)
-        os.replace(part, path)
-    except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
-        raise PalmetteError(f"cannot write {path}: {one_line(str(error))}") from None
-
-
-def file_names(names: list[str]) -> list[str]:
-    """Return a file name for every node that any disk can hold and tell from the others."""
-    quoted = [quote(name, safe=" ") for name in names]
-    times = Counter(text.casefold() for text in quoted)
-    return [
-        text
-        if len(text) <= _LONGEST and times[text.casefold()] == 1
-        else f"{text[: _LONGEST - 17]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
-        for name, text in zip(names, quoted, strict=True)
-    ]
 
 
 def check_shapes(module: nn.Module, values: dict[str, Tensor], what: str) -> None:

@@ -12,7 +12,7 @@ from palmette.errors import BadInput
 from palmette.protocol import ModelKind
 from palmette.report import sheets
 from palmette.report.absences import missing
-from palmette.report.numbers import by_node, top
+from palmette.report.numbers import by_node, device_count, top
 from palmette.runs import Result, RunConfig
 from palmette.studies.plan import Arm
 from palmette.studies.statistics import DRAWS, LEVEL, Teams, Values, difference, hurt
@@ -117,7 +117,7 @@ def cost_of(results: Mapping[int, Result]) -> dict[str, Any]:
     steps, tuning = [], []
     links: dict[int, list[dict[str, Any]]] = {}
     for result in results.values():
-        devices = len(by_node(result, "PM", 0, result.lead))
+        devices = device_count(result)
         steps.append(result.timings["device_steps"] / devices)
         tuning.append(result.timings.get("adapt_steps", 0) / devices)
         for link in result.links:

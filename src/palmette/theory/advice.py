@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -28,6 +29,8 @@ def advice(simulation: Simulation) -> str:
     if unseen := _unseen(simulation):
         return unseen
     smooth = _curvature(simulation).smoothness
+    if not math.isfinite(smooth):
+        return "The losses are curved beyond all numbers: scale the features first, for instance to -1..1."
     limits = _limits(simulation, smooth)
     for name, value, limit in sorted(
         _above(simulation, limits), key=lambda found: -found[1] / found[2]

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-kills prove-disks prove-checkpoints prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
+.PHONY: setup test check demo docs page-library bench clean prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
 
 setup: .venv/ready
 
@@ -56,6 +56,11 @@ prove-fuzz: .venv/ready
 # What checkpoints of a hundred thousand devices cost: their share of the time, bytes, rounds between them.
 prove-checkpoints: .venv/ready
 	.venv/bin/python proofs/checkpoints.py
+
+# Faults, compression and simulated time on rotated digits, with figures. Finished runs in RUNS are not run again.
+RUNS ?= /tmp/palmette-links
+prove-storm prove-codecs prove-clock: .venv/ready
+	.venv/bin/python proofs/$(@:prove-%=%).py $(RUNS)/$(@:prove-%=%)
 
 prove-million: .venv/ready
 	.venv/bin/python proofs/million.py

@@ -2,11 +2,13 @@
 
 Run by hand: ``make prove-checkpoints``. Each run has a process of its own: 2 % of the devices take part in every exchange. It
 is run as users have it; with a checkpoint after every round; and so again with everything in each of them, as if there were
-no journal. Fails where checkpoints take more than 5 % of a run as users have it.
+no journal. Writes docs/reliability.md, and fails where checkpoints take more than 5 % of
+a run as users have it.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,8 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from pages import DOCS, table, write
 
 import palmette.runs.journal
 from palmette.runs import execute, make_config
@@ -69,9 +73,7 @@ def measure(method: str, rounds: int, mode: str) -> bool:
         "one checkpoint": f"{1000 * seconds['checkpoints'] / count:.0f} ms, {sum(sizes) / count / 1e6:.1f} MB",
         "bytes in all": f"{sum(sizes) / 1e9:.2f} GB",
     }
-    if method == next(iter(RUNS)) and not mode:
-        print(f"| {' | '.join(told)} |\n|{'---|' * len(told)}")
-    print(f"| {' | '.join(told.values())} |", flush=True)
+    print(json.dumps(told))
     return bool(mode) or share <= SHARE
 
 
@@ -79,8 +81,16 @@ def main() -> int:
     """Measure all runs, each in a process of its own."""
     if len(sys.argv) > 1:
         return 0 if measure(sys.argv[1], int(sys.argv[2]), sys.argv[3]) else 1
-    runs = [(name, str(rounds), mode) for name, rounds in RUNS.items() for mode in MODES]
-    return max(subprocess.run([sys.executable, __file__, *run], check=False).returncode for run in runs)
+    rows, failed = [], 0
+    for method, rounds in RUNS.items():
+        for mode in MODES:
+            words = [sys.executable, __file__, method, str(rounds), mode]
+            done = subprocess.run(words, check=False, stdout=subprocess.PIPE, text=True)
+            failed += done.returncode
+            print(done.stdout, end="", flush=True)
+            rows.append(json.loads(done.stdout))
+    write(DOCS / "reliability.md", "checkpoints", "checkpoints", table([*rows[0]], [[*row.values()] for row in rows]))
+    return min(1, failed)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from linked import IMAGES, PAGE, SEEDS, TREE, Method, config_of, drawn, mean, number, table, told, train
-from pages import write
+from linked import IMAGES, PAGE, SEEDS, TREE, Method, config_of, drawn, mean, number, told, train
+from pages import table, write
 
 from palmette.errors import Diverged
 from palmette.figures.costs import Cost, cost_of

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from linked import KINDS, METHODS, PAGE, SEEDS, config_of, mean, number, signed, table, train
-from pages import write
+from linked import KINDS, METHODS, PAGE, SEEDS, config_of, mean, number, signed, train
+from pages import table, write
 
 from palmette.runs import Result
 

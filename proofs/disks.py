@@ -1,7 +1,8 @@
 """Run on real disks that fill up, lose their permissions or stay full, and compare with a run on a good one.
 
 Run by hand as root, on Linux: ``make prove-disks``. A disk is a tmpfs of two megabytes, which is filled with a file after the
-third round; permissions are taken from a folder and all in it by ``chattr +i``, which binds root, too. Prints what runs said.
+third round; permissions are taken from a folder and all in it by ``chattr +i``, which binds root, too. Prints what runs
+said, and writes docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import Any
 
 from kills import config_of, contents, go_on, start
 from kills import ended as ended_with
+from pages import DOCS, table, write
 
 from palmette.engines.simulate import Simulation
 from palmette.runs import execute, make_config, verify
 
 EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 METHOD = "permfl"
+DIFFERENT = "DIFFERENT"
 MEGABYTE = 1 << 20
 SPOILT, MENDED = 3, 7  # the rounds after which a disk breaks, and is good again
 
@@ -92,14 +95,13 @@ def spoilt(out: Path, work: dict[int, Callable[[], object]], place: Path) -> tup
     return code, [line for line in told if ("cannot" in line or "again" in line) and not line.startswith(" ")]
 
 
-def told(title: str, code: int, lines: list[str], *, same: bool) -> bool:
-    """Print how a case ended."""
-    print(
-        f"{title}: the run {'came to its end' if code == 0 else 'ended with an error'}; {'same bytes' if same else 'DIFFERENT'}"
-    )
+def told(title: str, code: int, lines: list[str], *, same: bool) -> list[str]:
+    """Print how a case ended, and return it as a row."""
+    end, result = "came to its end" if code == 0 else "ended with an error", "same bytes" if same else DIFFERENT
+    print(f"{title}: the run {end}; {result}")
     for line in lines:
         print(f"    {line}")
-    return same
+    return [title, end, str(len(lines)), result]
 
 
 def main() -> int:
@@ -112,25 +114,27 @@ def main() -> int:
         if ended_with(start(lambda: execute(make_config(config_of(METHOD)), place / "whole"), place)):
             print((place / "output.txt").read_text())
             return 1
-        expected, good = contents(place / "whole"), []
+        expected, rows = contents(place / "whole"), []
         with small_disk(place / "disk") as disk:
             work = {SPOILT: lambda: fill(disk), MENDED: (disk / "filler").unlink}
             code, lines = spoilt(disk / "run", work, place)
             same = code == 0 and contents(disk / "run") == expected and verify(disk / "run").sound
-            good.append(told("a disk that is full from round 3 to 7", code, lines, same=same))
+            rows.append(told("a disk that is full from round 3 to 7", code, lines, same=same))
         with small_disk(place / "disk2") as disk:
             code, lines = spoilt(disk / "run", {SPOILT: lambda: fill(disk)}, place)
             (disk / "filler").unlink()
             again = ended_with(start(lambda: go_on(METHOD, disk / "run"), place))
             same = code == 1 and again == 0 and contents(disk / "run") == expected and verify(disk / "run").sound
-            good.append(told("a disk that stays full to the end, then the run is resumed", code, lines, same=same))
+            rows.append(told("a disk that stays full to the end, then the run is resumed", code, lines, same=same))
         out = place / "run"
         work = {SPOILT: lambda: bind(out, "+"), MENDED: lambda: bind(out, "-")}
         code, lines = spoilt(out, work, place)
         same = code == 0 and contents(out) == expected and verify(out).sound
-        good.append(told("a folder that may not be written from round 3 to 7", code, lines, same=same))
-    print(f"{sum(good)} passed, {len(good) - sum(good)} failed")
-    return 0 if all(good) else 1
+        rows.append(told("a folder that may not be written from round 3 to 7", code, lines, same=same))
+    write(DOCS / "reliability.md", "disks", "disks", table(["", "the run", "lines it said", "its files"], rows))
+    failed = sum(row[-1] == DIFFERENT for row in rows)
+    print(f"{len(rows) - failed} passed, {failed} failed")
+    return min(1, failed)
 
 
 if __name__ == "__main__":

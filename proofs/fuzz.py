@@ -36,6 +36,7 @@ import fuzz_folders
 import fuzz_memory
 import fuzz_messages
 from fuzz_commands import BadlySaid, Refused
+from pages import DOCS, table, write
 
 from palmette.errors import PalmetteError
 
@@ -49,6 +50,8 @@ KINDS: dict[str, Case] = {
 SECONDS = 60.0  # for one case; one that runs takes a tenth of a second, on a busy machine some seconds
 NOTED = 1 << 29  # bytes of memory that a case is mentioned for
 GOOD = ("ran", "refused")
+WHOLE = 10_000  # cases whose table is put into the docs
+HEADS = ["kind", "cases", "ran", "refused", "faults", "most memory of a case", "peak of the process", "slowest", "all"]
 
 
 class TooSlow(BaseException):
@@ -134,7 +137,7 @@ def run_kind(kind: str, numbers: range, seed: int) -> dict[str, Any]:
     return {"ends": dict(ends), "seconds": seconds, "slowest": slowest, "grown": most, "peak": peak}
 
 
-def main(cases: int = 10_000, seed: int = 1) -> int:
+def main(cases: int = WHOLE, seed: int = 1) -> int:
     """Run the cases, each kind in a process of its own, and print a table of how they ended."""
     rows, faults = [], 0
     for place, kind in enumerate(KINDS):
@@ -154,17 +157,17 @@ def main(cases: int = 10_000, seed: int = 1) -> int:
         ends = told["ends"]
         faults += sum(count for end, count in ends.items() if end not in GOOD)
         rows.append((kind, count, ends, told))
-    print(f"\nseed {seed}, {time.strftime('%Y-%m-%d')}\n")
-    print("| kind | cases | ran | refused | faults | most memory of a case | peak of the process | slowest | all |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for kind, count, ends, told in rows:
-        bad = sum(number for end, number in ends.items() if end not in GOOD)
-        sizes = f"{told.get('grown', 0) / 2**20:,.0f} MiB | {told.get('peak', 0) / 2**20:,.0f} MiB"
-        times = f"{told.get('slowest', 0):.1f} s | {told.get('seconds', 0):.0f} s"
-        print(
-            f"| {kind} | {count:,} | {ends.get('ran', 0):,} | {ends.get('refused', 0):,} | {bad} | {sizes} | {times} |"
-        )
+    print(f"\nseed {seed}", *(lines := table(HEADS, [_row(*row) for row in rows])), sep="\n")
+    if cases >= WHOLE:
+        write(DOCS / "reliability.md", "fuzzing", "fuzz", [*lines, "", f"Seed {seed}, {time.strftime('%Y-%m-%d')}."])
     return 1 if faults else 0
+
+
+def _row(kind: str, count: int, ends: dict[str, int], told: dict[str, Any]) -> list[str]:
+    bad = sum(number for end, number in ends.items() if end not in GOOD)
+    sizes = [f"{told.get(what, 0) / 2**20:,.0f} MiB" for what in ("grown", "peak")]
+    times = [f"{told.get('slowest', 0):.1f} s", f"{told.get('seconds', 0):.0f} s"]
+    return [kind, f"{count:,}", f"{ends.get('ran', 0):,}", f"{ends.get('refused', 0):,}", str(bad), *sizes, *times]
 
 
 def single(words: list[str]) -> int:

@@ -3,7 +3,8 @@
 Run by hand: ``make prove-kills``. Half of the kills come at random moments; the other half inside a checkpoint: in the middle
 of a write, before a rename or a sync, at a random one of all such operations of the run. Some runs are killed again while they
 are resumed. All are real: SIGKILL, which no program can catch. One process loads Palmette and never computes; every run is a
-copy of it. Prints one line per kill, then a table by algorithm; ends with 1 where a byte differs.
+copy of it. Prints one line per kill, and writes a table by
+algorithm into docs/reliability.md; ends with 1 where a byte differs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import sklearn.datasets  # noqa: F401 - loaded once, before there are copies
+from pages import DOCS, table, write
 
 import palmette.runs.journal
 from broken_disks import Disk, kill
@@ -36,7 +38,7 @@ from palmette.runs.folder import CHECKPOINT, CONFIG, PREVIOUS, STATE, Folder
 from test_contract import SMALL
 
 EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
-LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet", "population.parquet", "outline.json")
+LASTING = ("*.safetensors", "*.parquet", "outline.json")
 MOMENT, INSIDE = "at a random moment", "inside a checkpoint"
 EARLY, LATER, TWICE = "before a state was kept", "after it", "killed again when resumed"
 EACH = (MOMENT, INSIDE, MOMENT, INSIDE)  # the kills of one algorithm
@@ -46,7 +48,7 @@ ROUNDS = 10
 
 
 def config_of(method: str) -> dict[str, Any]:
-    """Return a small run: twelve devices in three teams, and rounds of which some devices miss some."""
+    """Return a small run: twelve devices in three teams, some left out of each round, codecs that remember, lost replies."""
     model = {"name": "dnn", "hidden": 16} if kind_of(method).parts else {"name": "mclr"}
     config = {
         "algorithm": method,
@@ -56,7 +58,9 @@ def config_of(method: str) -> dict[str, Any]:
         "tree": "3x4",
         "seed": SEED,
     }
-    return {**config, "participation": {"devices": 0.6}, "evaluate_every": 2, "engine": {"check_steps": False}}
+    links = {"all": {"codec": "delta+int8", "lost": 0.1}}
+    more = {"participation": {"devices": 0.6}, "links": links, "clock": {"preset": "edge"}}
+    return config | more | {"evaluate_every": 2, "engine": {"check_steps": False}}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -193,30 +197,26 @@ def prove(plan: list[tuple[str, str]]) -> Tally:
     return tally
 
 
-def table(tally: Tally) -> str:
+def by_algorithm(tally: Tally) -> list[str]:
     """Write the kills by algorithm."""
     columns = (MOMENT, INSIDE, EARLY, LATER, TWICE)
-    lines = [
-        f"| algorithm | {' | '.join(columns)} | resumed to the same bytes |",
-        f"|---|{'---|' * (len(columns) + 1)}",
-    ]
-    for method, found in tally.found.items():
-        numbers = " | ".join(str(found[column]) for column in columns)
-        kills = tally.passed[method] + tally.failed[method]
-        lines.append(f"| {method} | {numbers} | {tally.passed[method]} of {kills} |")
+
+    def row(name: str, found: Counter[str], passed: int, failed: int) -> list[str]:
+        return [name, *(str(found[column]) for column in columns), f"{passed} of {passed + failed}"]
+
+    rows = [row(f"`{name}`", found, tally.passed[name], tally.failed[name]) for name, found in tally.found.items()]
     total = sum(tally.found.values(), Counter[str]())
-    kills = tally.passed.total() + tally.failed.total()
-    lines.append(
-        f"| **all** | {' | '.join(str(total[column]) for column in columns)} | {tally.passed.total()} of {kills} |"
-    )
-    return "\n".join(lines)
+    rows.append(row("all", total, tally.passed.total(), tally.failed.total()))
+    return table(["algorithm", *columns, "resumed to the same bytes"], rows)
 
 
 def main() -> int:
     """Kill runs of all algorithms, or of those that are named."""
     tally = prove([(method, how) for how in EACH for method in sys.argv[1:] or ALGORITHMS])
-    print(table(tally))
+    print("\n".join(lines := by_algorithm(tally)))
     print(f"{tally.passed.total()} passed, {tally.failed.total()} failed")
+    if not sys.argv[1:]:
+        write(DOCS / "reliability.md", "kills", "kills", lines)
     return min(1, tally.failed.total())
 
 

@@ -83,15 +83,6 @@ def signed(value: float) -> str:
     return "-" if value != value else f"{value:+.4f}".replace("-", "−").replace("0.", ".", 1)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a table."""
-    return [_line(heads), _line(["---"] * len(heads)), *map(_line, rows)]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def drawn(lines: Sequence[tuple[str, Sequence[Result]]], kind: str, out: Path, **choice: Any) -> list[str]:
     """Draw lines under names of one's own as ``palmette figure`` does, and return what it would say.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -26,3 +26,12 @@ def write(page: Path, mark: str, proof: str, lines: Sequence[str]) -> None:
         f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: "\n".join([begin, "", *lines, "", end]), text, flags=re.S
     )
     page.write_text(made, encoding="utf-8")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    return [_line(heads), _line(["---"] * len(heads)), *map(_line, rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from linked import IMAGES, KINDS, METHODS, PAGE, SEEDS, Method, config_of, drawn, mean, number, table, told, train
-from pages import write
+from linked import IMAGES, KINDS, METHODS, PAGE, SEEDS, Method, config_of, drawn, mean, number, told, train
+from pages import table, write
 
 from palmette.algorithms import ALGORITHMS
 from palmette.engines.separate import Separate, ordered
@@ -119,6 +119,8 @@ def main(base: Path) -> int:
         "",
         f"Settings: {'; '.join(map(told, METHODS))}. All take about 6,000 gradient steps on each device. Of a method without "
         "teams, which has one link only, the devices of the two teams are away in place of the teams.",
+        "",
+        "![PerMFL without faults and in the storm](images/storm.png)",
     ]
     named = [("without faults", clean), ("in the storm", stormy)]
     drawn(named, "convergence", IMAGES / "storm.png", models=("PM", "GM"), width="page")

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.testing
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hear Ctrl-C also where a shell started the tests in the background, which ignores it: processes of tests inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -20,6 +20,7 @@ from palmette.cli.app import app
 from palmette.studies.study import Study
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 GUIDE, OWN = "docs/writing-an-algorithm.md", "team_prox"
 PAGES = ["README.md", GUIDE]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -75,13 +76,13 @@ def test_the_library_example_of_the_readme_has_at_most_25_lines() -> None:
 
 
 @pytest.mark.filterwarnings("default")  # a command prints them
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "docs/reliability.md"])
 def test_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for body in blocks(page, "bash") for line in body.splitlines() if line.strip()]
     commands = [shlex.split(line, comments=True) for line in lines]
     if page == "README.md":
         assert ["make", "demo"] in commands
-    else:
+    elif page == GUIDE:
         (tmp_path / f"{OWN}.py").write_text(blocks(page, "python")[0], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     checked, first = False, True
@@ -142,7 +143,21 @@ def test_the_readme_promises_no_deployment() -> None:
     assert "over a network is not there yet" in text
 
 
-def test_files_the_readme_points_to_exist() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        assert target.startswith("http") or (ROOT / target).exists(), target
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{one.name}" for one in DOCS.glob("*.md"))]
+)
+def test_what_a_page_points_to_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("http"):
+            continue
+        path, _, heading = target.partition("#")
+        found = (ROOT / page).parent / path if path else ROOT / page
+        assert found.exists(), target
+        assert not heading or heading in headings(found), target
+
+
+def headings(page: Path) -> set[str]:
+    """The names under which the headings of a page are linked to."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}

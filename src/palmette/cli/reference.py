@@ -25,6 +25,12 @@ _MODELS = (
     "the default settings. How to add a method of your own: [write an algorithm](writing-an-algorithm.md)."
 )
 
+_ABSENT = (
+    "A node misses a round when it is not asked (participation), does not answer, or its reply is lost, late or damaged; see\n"
+    "[links one can trust](reliability.md). A team that misses one takes its devices with it. A parent that nobody answers\n"
+    "keeps the model it has."
+)
+
 NAMES: Mapping[str, Iterable[str]] = {
     "algorithms": ALGORITHMS,
     "datasets": DATASETS,
@@ -151,6 +157,15 @@ def markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _missing() -> list[str]:
+    """Write what every algorithm does about nodes that miss a round, those that do the same together."""
+    does: dict[str, list[str]] = {}
+    for name in ALGORITHMS:
+        does.setdefault(kind_of(name).absent, []).append(f"[{name}](#{name})")
+    lines = ["", "**When nodes miss a round**", "", _ABSENT, "", "| algorithms | what a node that misses a round means |"]
+    return [*lines, "|---|---|", *(f"| {', '.join(names)} | {absent} |" for absent, names in does.items()), ""]
+
+
 def _partitions() -> list[str]:
     """Write the options of every partition."""
     lines = [
@@ -167,7 +182,7 @@ def _partitions() -> list[str]:
 
 def _algorithms() -> list[str]:
     """Write the algorithms family by family: first a table that leads to each, then each with its settings."""
-    lines = ["", _MODELS]
+    lines = ["", _MODELS, *_missing()]
     sections: list[str] = []
     for family, kinds in FAMILIES.items():
         lines += ["", f"**{family}**", "", "| algorithm | models | what it is |", "|---|---|---|"]

@@ -136,9 +136,9 @@ def test_every_kind_is_written_in_every_form_the_same_bytes_each_time(
     ],
 )
 def test_nothing_of_a_figure_is_cut_off_or_lies_over_another_text(kind: str, what: tuple[str, ...], runs: Path) -> None:
-    for width in ("column", "page"):
-        figure = made([runs / one for one in what], kind, width=width).figure
-        check_texts(figure)
+    # Wide figures have more room: the fullest of them are enough.
+    for width in ("column", "page") if what != ("flat",) else ("column",):
+        check_texts(made([runs / one for one in what], kind, width=width).figure)
 
 
 def check_texts(figure: Figure) -> None:

@@ -111,7 +111,7 @@ def run_command(words: list[str], *, in_a_process: bool) -> None:
         return
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, (words, result.output)
-    assert result.stdout.strip()
+    assert result.output.strip()
 
 
 def check_the_numbers_told(study: Study) -> None:

@@ -63,7 +63,7 @@ class CFL(Algorithm):
     flat: ClassVar[bool] = True
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "eps1": Between(0.1, 0.8)}
 
-    clusters: Count = 8
+    clusters: Annotated[int, Field(ge=1, le=255), NUMBER] = 8
     eps1: Positive = 0.4
     eps2: Positive = 1.0
     wait: Annotated[int, Field(ge=0), NUMBER] = 2

@@ -110,7 +110,7 @@ def hand_over(data: str) -> None:
         _write(stream, visible(data, lines=True))
         return
     stream.flush()
-    stream.buffer.write(data.encode("utf-8"))
+    stream.buffer.write(data.encode("utf-8", "backslashreplace"))  # half a character has no bytes
     stream.buffer.flush()
 
 

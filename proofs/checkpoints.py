@@ -14,17 +14,15 @@ import sys
 import tempfile
 import time
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pages import DOCS, table, write
 
 import palmette.runs.journal
-from palmette.runs import execute, make_config
+from palmette.runs import execute, execution, make_config
 from palmette.runs.keeping import Keeper
 
-EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 RUNS = {"fedavg": 200, "ditto": 200, "permfl": 60}
 MODES = {"": "as users have it", "every": "after every round", "whole": "after every round, each of them whole"}
 SHARE = 0.05
@@ -48,7 +46,7 @@ def measure(method: str, rounds: int, mode: str) -> bool:
 
     Keeper.save = noted  # type: ignore[method-assign]
     if mode:
-        EXECUTION._CHECKPOINT_SHARE = 1e9
+        execution._CHECKPOINT_SHARE = 1e9
     if mode == "whole":
         palmette.runs.journal._LITTLE = palmette.runs.journal._SHARE = 0
     config = {"algorithm": method, "settings": {"alpha": 0.05}, "rounds": rounds, "tree": "100x1000"}

@@ -15,7 +15,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,8 @@ from kills import ended as ended_with
 from pages import DOCS, table, write
 
 from palmette.engines.simulate import Simulation
-from palmette.runs import execute, make_config, verify
+from palmette.runs import execute, execution, make_config, verify
 
-EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 METHOD = "permfl"
 DIFFERENT = "DIFFERENT"
 MEGABYTE = 1 << 20
@@ -86,7 +84,7 @@ def spoilt(out: Path, work: dict[int, Callable[[], object]], place: Path) -> tup
 
     def run() -> None:
         warnings.simplefilter("always")
-        EXECUTION._CHECKPOINT_SHARE = 1e9
+        execution._CHECKPOINT_SHARE = 1e9
         execute(make_config(config_of(METHOD)), out, observer=At(work))
 
     (place / "output.txt").unlink(missing_ok=True)

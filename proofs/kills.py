@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,10 @@ import palmette.runs.journal
 from broken_disks import Disk, kill
 from palmette.algorithms import ALGORITHMS, kind_of
 from palmette.errors import PalmetteError
-from palmette.runs import execute, make_config, resume
+from palmette.runs import execute, execution, make_config, resume
 from palmette.runs.folder import CHECKPOINT, CONFIG, PREVIOUS, STATE, Folder
 from test_contract import SMALL
 
-EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 LASTING = ("*.safetensors", "*.parquet", "outline.json")
 MOMENT, INSIDE = "at a random moment", "inside a checkpoint"
 EARLY, LATER, TWICE = "before a state was kept", "after it", "killed again when resumed"
@@ -99,7 +97,7 @@ def go_on(method: str, out: Path) -> None:
 
 def often() -> None:
     """Keep the state after every round, now as a whole, now what changed."""
-    EXECUTION._CHECKPOINT_SHARE = 1e9
+    execution._CHECKPOINT_SHARE = 1e9
     palmette.runs.journal._LITTLE = 0
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from palmette.cli.app import app
 from palmette.cli.configure import configure, literal
 from palmette.engines.evaluation import Scores
 from palmette.engines.simulate import Simulation
-from palmette.runs import execute, load
+from palmette.runs import execute, execution, load
 from palmette.runs.folder import claimed
 from palmette.runs.progress import Bars, Lines, watching
 
@@ -360,7 +359,7 @@ def test_a_run_is_told_before_the_curvature_is_looked_for(monkeypatch: pytest.Mo
         told.append(screen.getvalue())
         return []
 
-    monkeypatch.setattr(import_module("palmette.runs.execute"), "warnings_of", look)
+    monkeypatch.setattr(execution, "warnings_of", look)
     config = configure("permfl", file=None, options={"tree": "2x3"}, assignments=["rounds=1", "data.unseen=0.2"])
     execute(config, observer=Lines("x", Console(file=screen, width=80)))
     assert told[0].startswith("x: 6 devices (1 of them unseen), 1 round")

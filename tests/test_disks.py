@@ -9,7 +9,6 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,19 @@ import palmette.runs.opening
 from broken_disks import Disk, full
 from palmette.cli.app import app
 from palmette.errors import BadInput, Diverged
-from palmette.runs import Interrupted, execute, load, make_config, resume, verify
+from palmette.runs import Interrupted, execute, execution, load, make_config, resume, verify
 from palmette.runs.files import Files, Unwritable
 from palmette.runs.folder import CHECKPOINT, LOCK, LOG, METRICS, PROGRESS, STATE, Folder, Misplaced
 from palmette.runs.journal import Journal
 from processes import told as printed
 from test_runs import DIGITS, Killer, contents
 
-EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 CONFIG: dict[str, Any] = {**DIGITS, "rounds": 5}
 
 
 @pytest.fixture(autouse=True)
 def _after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(execution, "_CHECKPOINT_SHARE", 1e9)
 
 
 @pytest.fixture(scope="module")
@@ -189,8 +187,8 @@ def test_whatever_fails_in_a_checkpoint_the_next_one_goes_on_from_the_state_befo
 def test_a_history_that_cannot_be_written_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, original: dict[str, bytes]
 ) -> None:
-    monkeypatch.setattr(EXECUTION, "_PUBLISH_PAUSE", 0.0)
-    monkeypatch.setattr(EXECUTION, "_PUBLISH_SHARE", 1e9)
+    monkeypatch.setattr(execution, "_PUBLISH_PAUSE", 0.0)
+    monkeypatch.setattr(execution, "_PUBLISH_SHARE", 1e9)
     disk = Disk(lambda count, what: count < 2, only=f"open .{PROGRESS}")
     with disk.in_place(), heard() as warned:
         assert contents(execute(make_config(CONFIG), tmp_path / "run").folder) == original
@@ -274,10 +272,10 @@ def test_a_last_file_that_cannot_be_written_ends_the_run_and_loses_nothing(
 LIMITED = """
 import resource, sys
 from contextlib import redirect_stderr
-from importlib import import_module
 from palmette.__main__ import main
+from palmette.runs import execution
 
-import_module("palmette.runs.execute")._CHECKPOINT_SHARE = 1e9
+execution._CHECKPOINT_SHARE = 1e9
 resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
 try:
     with redirect_stderr(sys.stdout):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,20 @@ from palmette.algorithms import algorithm
 from palmette.engines.simulate import Simulation
 from palmette.engines.store import Pieces
 from palmette.links import Link, Participation
-from palmette.runs import execute, make_config, resume, verify
+from palmette.runs import execute, execution, make_config, resume, verify
 from palmette.runs.folder import CHECKPOINT, PREVIOUS, STATE, Folder
 from palmette.runs.journal import Journal
 from palmette.runs.records import Record
 from problems import regression, simulate
 from test_runs import DIGITS, Killer, contents
 
-EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 LONGER = {**DIGITS, "rounds": 7}
 METHOD = algorithm("permfl", team_steps=1, local_steps=2)
 
 
 @pytest.fixture(autouse=True)
 def _after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(execution, "_CHECKPOINT_SHARE", 1e9)
 
 
 def few(store: Path | str = "memory", stop: int = 0) -> Simulation:
@@ -256,7 +254,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four rounds that was killed in the last, with a whole state at its beginning and three changes."""
     folder = tmp_path_factory.mktemp("runs") / "cut"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1e9)
+        patch.setattr(execution, "_CHECKPOINT_SHARE", 1e9)
         with pytest.raises(ZeroDivisionError):
             execute(make_config(DIGITS), folder, observer=Killer(3))
     assert rounds_in(folder) == [0, 1, 2, 3]

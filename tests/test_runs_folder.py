@@ -7,7 +7,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import palmette
 import palmette.runs.journal
 from palmette.cli.app import app
 from palmette.errors import BadInput, PalmetteError
-from palmette.runs import execute, load, make_config, resume, verify
+from palmette.runs import execute, execution, load, make_config, resume, verify
 from palmette.runs.files import FORMAT, Files
 from palmette.runs.folder import (
     CHECKPOINT,
@@ -39,7 +38,6 @@ from palmette.runs.journal import Journal
 from palmette.runs.records import TITLE
 from test_runs import DIGITS, Killer, contents
 
-EXECUTION = import_module("palmette.runs.execute")  # the function of that name hides it
 SMALL = ["config.toml", "identity.json", "metrics.parquet", "population.parquet", "timings.json", "traffic.parquet"]
 MODELS = ["devices.safetensors", "global.safetensors", "teams.safetensors"]
 
@@ -58,7 +56,7 @@ def finished(original: Path, tmp_path: Path) -> Path:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of four rounds with the checkpoints after the third and the second, each of them whole."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1.0)
+        patch.setattr(execution, "_CHECKPOINT_SHARE", 1.0)
         patch.setattr(palmette.runs.journal, "_LITTLE", 0)
         patch.setattr(palmette.runs.journal, "_SHARE", 0.0)
         folder = tmp_path_factory.mktemp("runs") / "cut"
@@ -158,7 +156,7 @@ def test_missing_and_foreign_files_are_told(finished: Path) -> None:
 def test_a_run_that_is_killed_while_it_ends_loses_nothing(
     step: str, keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1.0)
+    monkeypatch.setattr(execution, "_CHECKPOINT_SHARE", 1.0)
     config = make_config({**DIGITS, "engine": {"keep_state": keep}})
     whole = execute(config, tmp_path / "whole")
     real = os.replace
@@ -441,7 +439,7 @@ def _memory(folder: Path) -> tuple[dict[str, Any], int]:
 def test_a_run_stopped_twice_remembers_what_one_stopped_once_does(
     every: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EXECUTION, "_CHECKPOINT_SHARE", 1.0)
+    monkeypatch.setattr(execution, "_CHECKPOINT_SHARE", 1.0)
     config = {"algorithm": "hierfavg", "rounds": 14, "settings": {"local_steps": 40, "team_steps": 3, "alpha": 0.1}}
     config |= {"tree": "2x5", "evaluate_every": every}
     whole = execute(make_config(config), tmp_path / "whole")

@@ -162,7 +162,14 @@ def _missing() -> list[str]:
     does: dict[str, list[str]] = {}
     for name in ALGORITHMS:
         does.setdefault(kind_of(name).absent, []).append(f"[{name}](#{name})")
-    lines = ["", "**When nodes miss a round**", "", _ABSENT, "", "| algorithms | what a node that misses a round means |"]
+    lines = [
+        "",
+        "**When nodes miss a round**",
+        "",
+        _ABSENT,
+        "",
+        "| algorithms | what a node that misses a round means |",
+    ]
     return [*lines, "|---|---|", *(f"| {', '.join(names)} | {absent} |" for absent, names in does.items()), ""]
 
 

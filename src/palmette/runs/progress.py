@@ -17,7 +17,7 @@ from palmette.engines.simulate import Simulation
 from palmette.guards.screen import Screen, Text
 from palmette.protocol import ModelKind
 from palmette.runs import wording
-from palmette.runs.execute import Observer
+from palmette.runs.execution import Observer
 from palmette.runs.wording import model_style
 
 _PAUSE = 1.0  # seconds between two plain lines

@@ -18,7 +18,7 @@ from palmette.errors import PalmetteError, PalmetteWarning
 from palmette.links.clock import SECOND
 from palmette.protocol import ModelKind
 from palmette.runs.config import RunConfig
-from palmette.runs.execute import Observer
+from palmette.runs.execution import Observer
 from palmette.runs.files import Files
 from palmette.runs.folder import TRACKED, Folder
 from palmette.runs.metrics import HELD_OUT, OWN, POOLED, SAMPLED, TRAINED, of_sample

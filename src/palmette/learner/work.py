@@ -153,7 +153,8 @@ class LocalWork(Steps):
             with self._blame(self.ids):
                 return fold(backend, learner.data, rows, wanted, update, plan, dropout, learner.go_on), remembered
         if isinstance(backend, LoopBackend) and update.extra is None and plan is not None:
-            given = learner.data, rows, running, wanted, update, plan, self._dropout(taken.call), learner.go_on
+            dropout = self._dropout(taken.call) if backend.instance().dropout else None
+            given = learner.data, rows, running, wanted, update, plan, dropout, learner.go_on
             rows, running = one_by_one(backend, *given, lambda which: self._blame(self.ids[which]))
             return self._close(rows, running), remembered
 

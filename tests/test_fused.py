@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from palmette.learner import convolution
 from palmette.learner.backends import Feed, task_loss
 from palmette.learner.fused import FusedBackend
 from palmette.learner.links import LAYERS, NotFused
@@ -194,7 +195,7 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
     ),
     "pools": (
         (2, 9, 9),
-        [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d(1), nn.ReLU(), *tail(3)],
+        [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d((1, 2)), nn.ReLU(), *tail(6)],
     ),
     "normal pools": ((2, 6, 6), [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.MaxPool2d(2), nn.ReLU(), *tail(16)]),
     "average pools": ((2, 8, 8), [nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), *tail(48)]),
@@ -207,12 +208,18 @@ MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
         (3, 20),
         [
             *(nn.Conv1d(3, 4, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 6, 3, stride=2, bias=False)),
-            *(nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(1), *tail(6)),
+            *(nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(2), *tail(12)),
         ],
     ),
     "wide signals": (
         (20, 12),
-        [nn.Conv1d(20, 8, 5, dilation=2), nn.MaxPool1d(3, 1, 1, ceil_mode=True), nn.Tanh(), *tail(32)],
+        [
+            nn.Conv1d(20, 8, 5, dilation=2),
+            nn.MaxPool1d(3, 1, 1, ceil_mode=True),
+            nn.Tanh(),
+            nn.AdaptiveAvgPool1d(1),
+            *tail(8),
+        ],
     ),
     "nested": ((12,), [nn.Sequential(nn.Linear(12, 9), nn.ReLU()), nn.Sequential(nn.Linear(9, 5))]),
     "functions": ((2, 8, 8), Functional()),
@@ -294,11 +301,30 @@ def test_samples_that_only_fill_up_a_batch_count_for_nothing(name: str) -> None:
     agree(task(MODELS[name][1]), *samples(name, 3, 6), weight)
 
 
-@pytest.mark.parametrize("narrow", [0, 10_000], ids=["direct", "columns"])
-@pytest.mark.parametrize("name", ["convolutions", "wide convolutions", "odd convolutions", "pools", "functions"])
-def test_both_ways_to_convolve_agree(name: str, narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palmette.learner.convolution._NARROW", narrow)
-    agree(task(MODELS[name][1]), *samples(name, 3, 6))
+@pytest.mark.parametrize("way", [convolution.Direct, convolution.Columns, convolution.Grouped])
+@pytest.mark.parametrize(
+    "name", ["convolutions", "wide convolutions", "odd convolutions", "pools", "functions", "residual", "wide signals"]
+)
+def test_all_ways_to_convolve_agree(name: str, way: type[convolution.Way], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "choose", lambda *_, **__: way)
+    for devices in (1, 3):
+        agree(task(MODELS[name][1]), *samples(name, devices, 6))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "first", "way"),
+    [
+        (nn.Conv2d(1, 32, 3, padding=1), (1, 28, 28), True, convolution.Columns),
+        (nn.Conv2d(3, 16, 3, padding=1), (3, 32, 32), True, convolution.Direct),
+        (nn.Conv2d(8, 8, 3, padding=1), (8, 28, 28), False, convolution.Grouped),
+        (nn.Conv2d(32, 64, 3, padding=1), (32, 14, 14), False, convolution.Direct),
+        (nn.Conv2d(8, 16, 1, stride=2), (8, 14, 14), False, convolution.Columns),
+    ],
+)
+def test_the_way_to_convolve_follows_from_the_sizes_and_not_from_the_number_of_devices(
+    layer: nn.Conv2d, shape: tuple[int, ...], first: bool, way: type[convolution.Way]
+) -> None:
+    assert {convolution.choose(layer, torch.empty(n, 20, *shape), first=first) for n in (1, 2, 50)} == {way}
 
 
 @pytest.mark.parametrize("together", [1, 150, 10_000])

@@ -82,7 +82,7 @@ class Walk:
             raise NotFused(f"{where} ({type(layer).__name__}) is given more than its input")
         if getattr(layer, "inplace", False):
             self._refuse_changed(node)
-        made = self.add(layer, names_of(name, layer), self._value(node.args[0]))
+        made = self.add(_plainly(layer), names_of(name, layer), self._value(node.args[0]))
         if isinstance(layer, nn.RNNBase):
             self._several[node] = _only_first(made)
         else:
@@ -204,6 +204,15 @@ class Walk:
         before = node.args[0] if node.args else None
         if writes and isinstance(before, fx.Node) and any(u is not node and not _is_size(u) for u in before.users):
             raise NotFused(f"step {len(self._links) + 1} ({_title(node)}) writes into a value that others read")
+
+
+def _plainly(layer: nn.Module) -> nn.Module:
+    """Return the mean over all places where a layer of pooling is one, which has a simpler stage; other layers as they are."""
+    if isinstance(layer, nn.AdaptiveAvgPool1d) and layer.output_size in (1, (1,)):
+        return Average((-1,), keep=True)
+    if isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1)):
+        return Average((-2, -1), keep=True)
+    return layer
 
 
 def _only_first(made: int) -> Callable[[int], int]:

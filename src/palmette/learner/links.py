@@ -14,9 +14,11 @@ from palmette.learner import differentiated as d
 from palmette.learner import sequences as q
 from palmette.learner import shapes as f
 from palmette.learner import stages as s
-from palmette.learner.convolution import Conv1d, Conv2d, GroupNorm
+from palmette.learner.convolution import Conv1d, Conv2d
 from palmette.learner.gated import Gru
+from palmette.learner.grouping import GroupNorm
 from palmette.learner.joins import Added, Plus, Shift, Shifted
+from palmette.learner.pooling import MaxPool1d, MaxPool2d
 from palmette.learner.recurrent import Lstm
 from palmette.task import AddressedDropout
 from palmette.task.models.text import Spelling
@@ -28,8 +30,8 @@ LAYERS: dict[type[nn.Module], type[s.Piece]] = {
     nn.Sigmoid: s.Sigmoid,
     nn.GELU: s.Gelu,
     nn.Flatten: f.Flatten,
-    nn.MaxPool1d: s.MaxPool1d,
-    nn.MaxPool2d: s.MaxPool2d,
+    nn.MaxPool1d: MaxPool1d,
+    nn.MaxPool2d: MaxPool2d,
     AddressedDropout: s.Dropout,
     nn.Conv1d: Conv1d,
     nn.Conv2d: Conv2d,

@@ -16,6 +16,7 @@ from torch import fx, nn
 from palmette.learner import stages as s
 from palmette.learner.following import Walk
 from palmette.learner.links import LAYERS, Link, NotFused
+from palmette.learner.pooling import MaxPool2d
 
 
 class Layer(NamedTuple):
@@ -84,7 +85,7 @@ def _pool_first(links: list[Link]) -> list[Link]:
     for i in range(len(links) - 1):
         one, other = links[i], links[i + 1]
         follows = other.inputs == (i,) and read.count(i) == 1
-        if follows and one.stage is s.Relu and issubclass(other.stage, s.MaxPool2d):
+        if follows and one.stage is s.Relu and issubclass(other.stage, MaxPool2d):
             links[i], links[i + 1] = replace(other, inputs=one.inputs), replace(one, inputs=other.inputs)
     return links
 

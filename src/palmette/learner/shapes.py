@@ -137,16 +137,16 @@ class Averaged(Stage):
         dims = [dim % (x.dim() - 1) for dim in self.layer.dims]
         if 0 in dims:
             raise ValueError(_MIXED)
-        self._shape, self._dims = x.shape, sorted(dim + 1 for dim in dims)
+        self._x, self._dims = x, sorted(dim + 1 for dim in dims)
         return x.mean(self._dims, keepdim=self.layer.keep)
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Share the gradient out."""
-        delta = delta / math.prod(self._shape[dim] for dim in self._dims)
+        """Share the gradient out, in the order of memory that the stages before it work in."""
+        delta = delta / math.prod(self._x.shape[dim] for dim in self._dims)
         if not self.layer.keep:
             for dim in self._dims:
                 delta = delta.unsqueeze(dim)
-        return delta.expand(self._shape).contiguous()
+        return torch.empty_like(self._x).copy_(delta)
 
 
 class Select(Stage):

@@ -79,7 +79,7 @@ class GroupNorm(Stage):
             if sink is not None:
                 blend(sink, (delta if number else delta * self._value).sum((0, 3, 4)), beta, alpha)
         given = (
-            scaled.reshape(self._flat.shape),
+            scaled.reshape(self._flat.shape).contiguous(),
             self._flat,
             *self._statistics,
             None,

@@ -167,9 +167,11 @@ def _add_product(to: Tensor, one: Tensor, other: Tensor, work: Tensor) -> None:
 
 
 class Recurrent(Stage):
-    """A recurrent layer of torch's, which may be several on top of each other."""
+    """A recurrent layer of torch's, which may be several on top of each other.
 
-    fresh = True
+    Its outputs are not `fresh`: the backward pass reads the hidden units once more.
+    """
+
     run: ClassVar[type[Run]]
 
     def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:

@@ -15,12 +15,10 @@ from palmette.learner.joins import Plus, Shift
 from palmette.learner.links import FUNCTIONS, Link, NotFused, check, names_of
 from palmette.learner.sequences import AttendApart
 from palmette.learner.shapes import Average, Index, Narrow, Reshape, Turn
+from palmette.learner.sizes import is_batch, is_size, size_of, title
 from palmette.task import AddressedDropout
 
 _POOLING = ("kernel_size", "stride", "padding")
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv)
-
-Size = Callable[[Sequence[torch.Size]], int]
 
 
 class Walk:
@@ -47,7 +45,7 @@ class Walk:
                     raise NotFused("its output is more than the last layer's")
             elif node.op == "call_module":
                 self._call(node)
-            elif node.op != "get_attr" and not _is_size(node):
+            elif node.op != "get_attr" and not is_size(node):
                 self._refuse_changed(node)
                 self._function(node)
         return self._links
@@ -143,7 +141,7 @@ class Walk:
     def _sum(self, node: fx.Node) -> int:
         """Add two values, or a parameter or constant to a value."""
         if len(node.args) != 2 or node.kwargs or not all(isinstance(one, fx.Node) for one in node.args):
-            raise NotFused(f"step {len(self._links) + 1} ({_title(node)}) adds something else than two values")
+            raise NotFused(f"step {len(self._links) + 1} ({title(node)}) adds something else than two values")
         own = [one for one in node.args if isinstance(one, fx.Node) and one.op == "get_attr"]
         others = [self._value(one) for one in node.args if one not in own]
         if len(own) != 1 or not others:
@@ -169,21 +167,21 @@ class Walk:
         size, dim = (*node.args[1:], *node.kwargs.values(), 0)[:2]
         told = set(node.kwargs) <= {"chunks", "split_size", "split_size_or_sections", "dim"} and len(node.args) > 1
         if not told or not isinstance(size, int) or not isinstance(dim, int):
-            raise NotFused(f"step {len(self._links) + 1} ({_title(node)}) cuts in a way that has no fused form")
-        cut = {"pieces" if "chunk" in _title(node) else "size": size}
+            raise NotFused(f"step {len(self._links) + 1} ({title(node)}) cuts in a way that has no fused form")
+        cut = {"pieces" if "chunk" in title(node) else "size": size}
         source = self._value(node.args[0])
         return lambda number: self.add(Narrow(number, dim, **cut), (), source)
 
     def _reshape(self, node: fx.Node) -> int:
         """Give a value other sizes, which may be read from other values."""
         sources, rest = [node.args[0]], list(node.args[1:])
-        where = f"step {len(self._links) + 1} ({_title(node)})"
+        where = f"step {len(self._links) + 1} ({title(node)})"
         if node.kwargs or not rest:
             raise NotFused(f"{where} has a setting without a fused form")
-        dim = rest.pop(0) if "unflatten" in _title(node) else None
+        dim = rest.pop(0) if "unflatten" in title(node) else None
         wanted = list(rest[0]) if len(rest) == 1 and isinstance(rest[0], tuple | list) else rest
-        sizes = [_size(one, sources, where) for one in wanted]
-        if dim is None and wanted[0] != -1 and not _is_batch(wanted[0]):
+        sizes = [size_of(one, sources, where) for one in wanted]
+        if dim is None and wanted[0] != -1 and not is_batch(wanted[0]):
             raise NotFused(f"{where} does not leave the samples of a batch apart")
         if dim is not None and (not isinstance(dim, int) or dim == 0):
             raise NotFused(f"{where} does not leave the samples of a batch apart")
@@ -202,8 +200,8 @@ class Walk:
         named = isinstance(node.target, str) and node.op == "call_method" and node.target.endswith("_")
         writes = named or node.target is operator.iadd or node.kwargs.get("inplace") or node.op == "call_module"
         before = node.args[0] if node.args else None
-        if writes and isinstance(before, fx.Node) and any(u is not node and not _is_size(u) for u in before.users):
-            raise NotFused(f"step {len(self._links) + 1} ({_title(node)}) writes into a value that others read")
+        if writes and isinstance(before, fx.Node) and any(u is not node and not is_size(u) for u in before.users):
+            raise NotFused(f"step {len(self._links) + 1} ({title(node)}) writes into a value that others read")
 
 
 def _plainly(layer: nn.Module) -> nn.Module:
@@ -241,7 +239,7 @@ def _flattens(node: fx.Node) -> bool:
     sizes = node.args[1:] if isinstance(node.args[-1], int) else node.args[1] if len(node.args) == 2 else ()
     match sizes:
         case (fx.Node() as first, -1):
-            return _is_batch(first)
+            return is_batch(first)
         case (-1, int()):
             return True
     return False
@@ -256,16 +254,16 @@ def _from_call(node: fx.Node, number: int) -> nn.Module:
     constant = not any(isinstance(value, fx.Node) for value in [*rest, *options.values()])
     if node.target in ("transpose", "permute", torch.transpose, torch.permute) and constant and not options:
         dims = rest[0] if len(rest) == 1 else rest
-        return Turn(dims, swap="transpose" in _title(node))
+        return Turn(dims, swap="transpose" in title(node))
     if node.target in ("mean", torch.mean) and constant and (rest or "dim" in options):
         dims, keep = (*rest, options.get("dim"), False)[:2] if rest else (options["dim"], False)
         return Average([dims] if isinstance(dims, int) else dims, keep=options.get("keepdim", keep or False))
     make: Callable[..., nn.Module] | None = FUNCTIONS.get(node.target)
     if make is None:
-        raise NotFused(f"layer {number} ({_title(node)}) has no fused form")
+        raise NotFused(f"layer {number} ({title(node)}) has no fused form")
     if make in (nn.MaxPool1d, nn.AvgPool1d, nn.MaxPool2d, nn.AvgPool2d):
         if len(rest) > len(_POOLING):
-            raise NotFused(f"layer {number} ({_title(node)}) is given more than {', '.join(_POOLING)}")
+            raise NotFused(f"layer {number} ({title(node)}) is given more than {', '.join(_POOLING)}")
         options.update(zip(_POOLING, rest, strict=False))
         rest = []
     elif make is nn.ReLU:
@@ -274,53 +272,3 @@ def _from_call(node: fx.Node, number: int) -> nn.Module:
         options = dict(zip(("start_dim", "end_dim"), rest, strict=False)) | options
         options, rest = {"start_dim": 0, **options}, []
     return make(*rest, **options)
-
-
-# -- sizes of values -----------------------------------------------------------------------------------------------------
-
-
-def _is_size(node: Any) -> bool:
-    """Decide whether a node only reads sizes of values, or computes with them."""
-    if not isinstance(node, fx.Node):
-        return False
-    if node.op == "call_method" and node.target == "size":
-        return True
-    if node.op == "call_function" and node.target is getattr:
-        return bool(node.args[1] == "shape")
-    if node.target in _ARITHMETIC:
-        return any(map(_is_size, node.args)) and all(isinstance(one, int) or _is_size(one) for one in node.args)
-    return node.target is operator.getitem and _is_size(node.args[0])
-
-
-def _read(node: fx.Node) -> tuple[Any, Any]:
-    """Return the value and the dimension whose size a node reads; the dimension is ``None`` for all."""
-    if node.target is operator.getitem:
-        return node.args[0].args[0], node.args[1]  # type: ignore[union-attr]
-    return node.args[0], node.args[1] if node.target == "size" and len(node.args) > 1 else None
-
-
-def _is_batch(node: Any) -> bool:
-    """Decide whether a node is the number of samples in the batch."""
-    return _is_size(node) and node.target not in _ARITHMETIC and _read(node)[1] == 0
-
-
-def _size(node: Any, sources: list[Any], where: str) -> Size:
-    """Return how a size follows from those of the sources, to which the values that it is read from are added."""
-    if isinstance(node, int):
-        return lambda shapes: node
-    if not _is_size(node):
-        raise NotFused(f"{where} has sizes that are not numbers or sizes of values")
-    if node.target in _ARITHMETIC:
-        one, other = (_size(part, sources, where) for part in node.args)
-        return lambda shapes: node.target(one(shapes), other(shapes))
-    source, dim = _read(node)
-    if not isinstance(dim, int):
-        raise NotFused(f"{where} has sizes that are not numbers or sizes of values")
-    if source not in sources:
-        sources.append(source)
-    at = sources.index(source)
-    return lambda shapes: shapes[at][dim]
-
-
-def _title(node: fx.Node) -> str:
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))

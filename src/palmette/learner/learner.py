@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
-from palmette.learner.allocation import keep_freed_memory
 from palmette.learner.backends import Stack
 from palmette.learner.beginning import Beginning, apart, encode
 from palmette.learner.choice import choose, refuse_single_samples, refuse_unrepeatable
@@ -95,7 +94,6 @@ class Learner:
             raise BadInput(f"batch_size must be at least 1 or 'full', not {batch_size}")
         self.task, self.population, self.seed, self.batch_size = task, population, seed, batch_size
         self.dtype, self.device = dtype, place(device)
-        keep_freed_memory()
         self.held_out = population.held_out(held_out) if held_out else torch.zeros_like(population.train)
         self.samples = population.train - self.held_out
         self.addresses = population.tree.addresses[0].view(np.uint64)

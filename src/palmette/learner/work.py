@@ -12,10 +12,11 @@ from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
-from palmette.learner.descent import PerRow, Update, column, fold, one_by_one, take
+from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.loop import LoopBackend
 from palmette.learner.native import NativeBackend
+from palmette.learner.one_by_one import one_by_one
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
 from palmette.learner.outputs import Outputs, features_of, outputs_of
 from palmette.learner.routine import Move, Routine, fused, native, stepwise

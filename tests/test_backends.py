@@ -228,7 +228,7 @@ def test_devices_without_samples_of_a_split_score_nothing(backend: str) -> None:
 def test_the_fused_backend_is_chosen_and_says_so() -> None:
     of = learner("cnn", "auto")
     assert of.backend.name == "fused"
-    assert of.reason == "a chain of common layers"
+    assert of.reason == "made of common layers"
 
 
 class Gate(nn.Module):

@@ -174,7 +174,7 @@ def test_adapters_over_a_frozen_chain_run() -> None:
     before = evaluate(simulation)["PM"].by_samples("loss")
     for _ in range(5):
         simulation.step()
-    assert simulation.learner.backend.name == "vmap"
+    assert simulation.learner.backend.name == "fused"
     assert simulation.learner.width == 2 * (64 + 12) + 2 * (12 + 10)
     assert evaluate(simulation)["PM"].by_samples("loss") < before - 0.3
 

@@ -7,177 +7,17 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from palmette.learner.backends import Feed, task_loss
+from agreement import CPU, agree, drawn, task
+from fused_models import MODELS, TOKENS
+from palmette.learner import convolution
 from palmette.learner.fused import FusedBackend
-from palmette.learner.loop import LoopBackend
-from palmette.learner.lowering import LAYERS, NotFused, lower
+from palmette.learner.links import LAYERS, NotFused
+from palmette.learner.lowering import lower
 from palmette.task import Task
-from palmette.task.models.text import Spelling
-
-CPU = torch.device("cpu")
-
-
-class Functional(nn.Module):
-    """A module written with functions and methods instead of layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.last = nn.Conv2d(2, 4, 3), nn.Linear(4 * 3 * 3, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.conv(x)), 2)
-        return self.last(torch.tanh(x).view(x.size(0), -1))
-
-
-class Reader(nn.Module):
-    """An LSTM over embedded tokens that answers after the last one."""
-
-    def __init__(self, layers: int = 1) -> None:
-        super().__init__()
-        self.table = nn.Embedding(11, 6)
-        self.lstm = nn.LSTM(6, 7, layers, batch_first=True)
-        self.last = nn.Linear(7, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        outputs, _ = self.lstm(self.table(x))
-        return self.last(outputs[:, -1])
-
-
-class Listener(nn.Module):
-    """An LSTM without biases over numbers, whose outputs at all steps are looked at."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.last = nn.LSTM(3, 4, 2, batch_first=True, bias=False), nn.Linear(20, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.lstm(x)[0].flatten(1))
-
-
-class Idle(nn.Module):
-    """A module with a layer it never uses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused, self.last = nn.Linear(3, 3), nn.Linear(12, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(x)
-
-
-def tail(inputs: int) -> list[nn.Module]:
-    return [nn.Flatten(), nn.Linear(inputs, 5)]
-
-
-MODELS: dict[str, tuple[tuple[int, ...], nn.Module | list[nn.Module]]] = {
-    "linear alone": ((12,), nn.Linear(12, 5)),
-    "linear without bias": ((12,), [nn.Linear(12, 5, bias=False)]),
-    "wide linear": ((12,), [nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 5)]),
-    "linear on sequences": ((4, 6), [nn.Linear(6, 8), nn.Tanh(), *tail(32)]),
-    "tanh twice": ((12,), [nn.Linear(12, 9), nn.Tanh(), nn.Tanh(), nn.Linear(9, 5)]),
-    "relu first": ((12,), [nn.ReLU(), nn.Linear(12, 9), nn.Sigmoid(), nn.ReLU(), nn.Linear(9, 5)]),
-    "gelu": ((12,), [nn.Linear(12, 9), nn.GELU(), nn.ReLU(), nn.Linear(9, 9), nn.GELU("tanh"), nn.Linear(9, 5)]),
-    "elementwise": (
-        (12,),
-        [nn.Linear(12, 9), nn.SiLU(), nn.Linear(9, 9), nn.LeakyReLU(0.1), nn.Linear(9, 5), nn.ELU()],
-    ),
-    "more elementwise": (
-        (12,),
-        [nn.Linear(12, 9), nn.Softplus(), nn.Hardtanh(), nn.Linear(9, 5), nn.Mish(), nn.ReLU6()],
-    ),
-    "dropout": ((12,), [nn.Dropout(0.3), nn.Linear(12, 9), nn.Dropout(0.5), nn.ReLU(), nn.Linear(9, 5)]),
-    "dropout of everything": ((12,), [nn.Dropout(0), nn.Linear(12, 9), nn.Dropout(1), nn.Linear(9, 5)]),
-    "layer norm": ((4, 6), [nn.LayerNorm((4, 6)), nn.Linear(6, 8), nn.LayerNorm(8, bias=False), nn.ReLU(), *tail(32)]),
-    "plain norm": ((6,), [nn.Linear(6, 8), nn.LayerNorm(8, elementwise_affine=False), nn.ReLU(), nn.Linear(8, 5)]),
-    "group norm": ((2, 6, 6), [nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), *tail(64)]),
-    "convolutions": (
-        (2, 9, 8),
-        [nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, (3, 2), stride=(1, 2)), *tail(16)],
-    ),
-    "wide convolutions": (
-        (9, 6, 6),
-        [
-            nn.Conv2d(9, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(8, 4, 3, bias=False),
-            nn.ReLU(),
-            *tail(4),
-        ],
-    ),
-    "odd convolutions": (
-        (4, 9, 9),
-        [nn.Conv2d(4, 6, 3, groups=2), nn.Tanh(), nn.Conv2d(6, 6, 2, dilation=2, padding=1, bias=False), *tail(294)],
-    ),
-    "pools": (
-        (2, 9, 9),
-        [nn.AvgPool2d(2), nn.Conv2d(2, 3, 2), nn.MaxPool2d(2, 1), nn.AdaptiveAvgPool2d(1), nn.ReLU(), *tail(3)],
-    ),
-    "average pools": ((2, 8, 8), [nn.Conv2d(2, 3, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.ReLU(), *tail(48)]),
-    "group norm of signals": (
-        (4, 6),
-        [nn.GroupNorm(2, 4, affine=False), nn.Conv1d(4, 6, 3), nn.GroupNorm(3, 6), *tail(24)],
-    ),
-    "group norm of numbers": ((12,), [nn.Linear(12, 8), nn.GroupNorm(4, 8), nn.ReLU(), nn.Linear(8, 5)]),
-    "signals": (
-        (3, 20),
-        [
-            *(nn.Conv1d(3, 4, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 6, 3, stride=2, bias=False)),
-            *(nn.AvgPool1d(2), nn.AdaptiveAvgPool1d(1), *tail(6)),
-        ],
-    ),
-    "wide signals": (
-        (20, 12),
-        [nn.Conv1d(20, 8, 5, dilation=2), nn.MaxPool1d(3, 1, 1, ceil_mode=True), nn.Tanh(), *tail(32)],
-    ),
-    "nested": ((12,), [nn.Sequential(nn.Linear(12, 9), nn.ReLU()), nn.Sequential(nn.Linear(9, 5))]),
-    "functions": ((2, 8, 8), Functional()),
-    "reader": ((5,), Reader()),
-    "deep reader": ((4,), Reader(2)),
-    "listener": ((5, 3), Listener()),
-    "speller": ((4,), [Spelling([chr(97 + n) * n for n in range(1, 12)], 3, 2, (1, 2), 5), *tail(16)]),
-    "idle layer": ((12,), Idle()),
-}
-TOKENS = ("reader", "deep reader", "speller")
-
-
-def task(module: nn.Module | list[nn.Module], **options) -> Task:
-    return Task(nn.Sequential(*module) if isinstance(module, list) else module, **options)
-
-
-def drawn(shape: tuple[int, ...], seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def agree(of: Task, x: Tensor, y: Tensor, weight: Tensor | None = None, dtype: torch.dtype = torch.float64) -> None:
-    """Compare the fused gradient with that of plain autograd, and a folded step with the step."""
-    n = len(x)
-    rows = (0.3 * drawn((n, of.layout.width), 1)).to(dtype)
-    x = x.to(dtype) if x.is_floating_point() else x
-    fused, loop = FusedBackend(of, dtype, CPU), LoopBackend(of, dtype, CPU)
-    address = torch.arange(n) * 7919
-    with torch.no_grad():
-        expected = loop.gradient(task_loss, {"model": rows}, Feed(x, y, weight, address))[0]["model"]
-        # Twice: the second use of the same memory must not see the first.
-        for _ in range(2):
-            found = fused.gradient(task_loss, {"model": rows}, Feed(x, y, weight, address))[0]["model"]
-            scale = max(1.0, float(expected.abs().max()))
-            tolerance = 1e-9 if dtype == torch.float64 else 1e-5
-            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
-        space, centre = fused.space(n, x.shape[1], fold=True), rows.flip(0)
-        space.load(rows, centre)
-        mean = 1.0 if weight is not None else 1 / x.shape[1]
-        for _ in range(2):
-            space.step(x, y, weight, address, 0.9, -0.1 * mean, 0.1)
-        twice = 0.9 * rows - 0.1 * expected + 0.1 * centre
-        second = loop.gradient(task_loss, {"model": twice}, Feed(x, y, weight, address))[0]["model"]
-        stepped = 0.9 * twice - 0.1 * second + 0.1 * centre
-        torch.testing.assert_close(space.store(), stepped, rtol=0, atol=tolerance * scale)
 
 
 def samples(name: str, n: int, batch: int) -> tuple[Tensor, Tensor]:
@@ -192,6 +32,7 @@ def samples(name: str, n: int, batch: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", MODELS)
 def test_each_layer_has_the_gradient_of_autograd(name: str, dtype: torch.dtype) -> None:
     agree(task(MODELS[name][1]), *samples(name, 3, 6), dtype=dtype)
+    agree(task(MODELS[name][1]), *samples(name, 1, 2), dtype=dtype)
 
 
 @pytest.mark.parametrize("name", ["wide linear", "convolutions", "dropout", "reader"])
@@ -201,16 +42,35 @@ def test_samples_that_only_fill_up_a_batch_count_for_nothing(name: str) -> None:
     agree(task(MODELS[name][1]), *samples(name, 3, 6), weight)
 
 
-@pytest.mark.parametrize("narrow", [0, 10_000], ids=["direct", "columns"])
-@pytest.mark.parametrize("name", ["convolutions", "wide convolutions", "odd convolutions", "pools", "functions"])
-def test_both_ways_to_convolve_agree(name: str, narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palmette.learner.convolution._NARROW", narrow)
-    agree(task(MODELS[name][1]), *samples(name, 3, 6))
+@pytest.mark.parametrize("way", [convolution.Direct, convolution.Columns, convolution.Grouped])
+@pytest.mark.parametrize(
+    "name", ["convolutions", "wide convolutions", "odd convolutions", "pools", "functions", "residual", "wide signals"]
+)
+def test_all_ways_to_convolve_agree(name: str, way: type[convolution.Way], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "choose", lambda *_, **__: way)
+    for devices in (1, 3):
+        agree(task(MODELS[name][1]), *samples(name, devices, 6))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "first", "way"),
+    [
+        (nn.Conv2d(1, 32, 3, padding=1), (1, 28, 28), True, convolution.Columns),
+        (nn.Conv2d(3, 16, 3, padding=1), (3, 32, 32), True, convolution.Direct),
+        (nn.Conv2d(8, 8, 3, padding=1), (8, 28, 28), False, convolution.Grouped),
+        (nn.Conv2d(32, 64, 3, padding=1), (32, 14, 14), False, convolution.Direct),
+        (nn.Conv2d(8, 16, 1, stride=2), (8, 14, 14), False, convolution.Columns),
+    ],
+)
+def test_the_way_to_convolve_follows_from_the_sizes_and_not_from_the_number_of_devices(
+    layer: nn.Conv2d, shape: tuple[int, ...], first: bool, way: type[convolution.Way]
+) -> None:
+    assert {convolution.choose(layer, torch.empty(n, 20, *shape), first=first) for n in (1, 2, 50)} == {way}
 
 
 @pytest.mark.parametrize("together", [1, 150, 10_000])
-@pytest.mark.parametrize("name", ["reader", "deep reader", "listener"])
-def test_an_lstm_does_not_depend_on_how_many_devices_go_together(
+@pytest.mark.parametrize("name", ["reader", "deep reader", "listener", "GRU reader", "GRU listener"])
+def test_a_recurrent_layer_does_not_depend_on_how_many_devices_go_together(
     name: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palmette.learner.recurrent._TOGETHER", together)

@@ -99,6 +99,28 @@ def test_all_sizes_agree(inputs: int, outputs: int, batch: int) -> None:
 
 
 @built
+@pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0], ids=["few at work", "half of them", "all"])
+@pytest.mark.parametrize("hidden", [5, 150])
+def test_rectified_units_agree_however_many_are_at_work(hidden: int, shift: float) -> None:
+    # The kernel leaves out the zeros behind them, where there are enough, and looks at 128 units at a time.
+    generator = torch.Generator().manual_seed(hidden)
+    people = Population.from_arrays(
+        torch.randn(80, 170, generator=generator).numpy(),
+        torch.randint(0, 5, (80,), generator=generator).numpy(),
+        device=np.repeat(np.arange(4), 20),
+        classes=5,
+    )
+    torch.manual_seed(1)
+    first = nn.Linear(170, hidden)
+    nn.init.normal_(first.weight, std=0.1)
+    nn.init.constant_(first.bias, shift)
+    task = Task(nn.Sequential(first, nn.ReLU(), nn.Linear(hidden, 5)))
+    made = [Learner(task, people, batch_size=9, backend=name) for name in ("native", "loop")]
+    found, expected = (trained(of, steps=10, lr=0.02) for of in made)
+    torch.testing.assert_close(found, expected, **CLOSE)
+
+
+@built
 @pytest.mark.parametrize("only", ["head", "body"])
 def test_parts_and_frozen_layers_stay_as_they_are(only: str) -> None:
     chain = [nn.Flatten(), nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 8), nn.Sigmoid(), nn.Linear(8, 5)]

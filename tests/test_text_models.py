@@ -30,7 +30,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "charlstm": {"hidden": 5, "embedding": 3},
     "transformer": {"width": 8, "heads": 2, "inner": 6},
 }
-BACKENDS = {"lm": "fused", "charlstm": "fused", "transformer": "vmap"}
+BACKENDS = dict.fromkeys(("lm", "charlstm", "transformer"), "fused")
 
 
 def people(length: int = 6) -> pm.Population:

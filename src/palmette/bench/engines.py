@@ -14,7 +14,7 @@ from palmette.bench.limit import core, limit, sgemm
 from palmette.bench.workloads import PULL, RATE, Case, pick, start_rows
 from palmette.engines.simulate import Simulation
 from palmette.learner import Learner, LocalWork, kernel
-from palmette.learner.lowering import NotFused
+from palmette.learner.links import NotFused
 from palmette.learner.native import NativeBackend
 from palmette.protocol import Device, State
 from palmette.protocol.settings import build

@@ -37,7 +37,7 @@ _SINGLE = (
 )
 
 _ASKED = "as engine.backend says"
-_WAYS = {"native": "a chain of linear layers", "fused": "a chain of common layers", "vmap": "its layers are small"}
+_WAYS = {"native": "a chain of linear layers", "fused": "made of common layers", "vmap": "its layers are small"}
 
 Probe = tuple[Tensor, Tensor]
 Plain = tuple[LoopBackend, Tensor]

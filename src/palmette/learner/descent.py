@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -13,15 +12,15 @@ from torch import Tensor
 
 from palmette import address
 from palmette.learner.batches import Plan
-from palmette.learner.fused import FusedBackend, Space
-from palmette.learner.loop import Instance, LoopBackend
+from palmette.learner.fused import FusedBackend
 from palmette.learner.optimisers import Stepping
 from palmette.learner.samples import Samples
+from palmette.learner.space import Space
 from palmette.task.layout import Layout
 
 PerRow = float | Tensor
 
-_STEPS = 32  # steps whose batches are addressed at once
+STEPS = 32  # steps whose batches are addressed at once
 _CALL_STEPS, _CALL_WORK = 1 << 10, 1 << 28  # steps and products of one call, which takes about a tenth of a second
 _GATHERED = 1 << 16  # numbers of the samples gathered at once, where that is more than one step's
 
@@ -168,8 +167,8 @@ def _run(
         for low in range(begin, end, most):
             go_on()
             high = min(low + most, end)
-            told = range(low, low + 1 if plan.same else high, _STEPS)
-            lines = [plan.lines(lo, min(high - lo, _STEPS)) for lo in told]
+            told = range(low, low + 1 if plan.same else high, STEPS)
+            lines = [plan.lines(lo, min(high - lo, STEPS)) for lo in told]
             weight = _weights(plan, low, high, rows)
             rows = space.descend(samples, rows, added, lines, high - low, weight, beta, alpha, factor)
         return rows
@@ -194,10 +193,10 @@ def _batches(
     samples: Samples, space: Space, plan: Plan, n: int, begin: int, end: int
 ) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Gather the batches of all rows, several steps at once where they are small."""
-    many = max(1, min(_STEPS, _GATHERED // (n * plan.size * samples.width)))
+    many = max(1, min(STEPS, _GATHERED // (n * plan.size * samples.width)))
     memory, views = space.batches(many, plan.size, samples)
-    for lo in range(begin, end, _STEPS):
-        index = plan.block(lo, min(end - lo, _STEPS)).to(samples.device)
+    for lo in range(begin, end, STEPS):
+        index = plan.block(lo, min(end - lo, STEPS)).to(samples.device)
         steps = len(index)
         targets = samples.targets(index.view(-1)).unflatten(0, (steps, n, plan.size)).unbind()
         for first, part in zip(range(0, steps, many), index.split(many), strict=True):
@@ -206,82 +205,6 @@ def _batches(
                 yield from zip(range(begin, end), repeat(views[0]), repeat(targets[0]))
                 return
             yield from zip(range(lo + first, lo + steps), views, targets[first:])  # noqa: B905 - the last are fewer
-
-
-def one_by_one(
-    backend: LoopBackend,
-    samples: Samples,
-    start: Tensor,
-    running: Tensor | None,
-    wanted: Tensor,
-    update: Update,
-    plan: Plan,
-    dropout: Tensor,
-    go_on: Callable[[], None],
-    blame: Callable[[Tensor], AbstractContextManager[None]],
-) -> tuple[Tensor, Tensor | None]:
-    """Take all steps of a descent device by device; return the rows and the running statistics after them.
-
-    Args:
-        backend: Whose module.
-        samples: Where batches are gathered from.
-        start: Rows to start from; they are not changed.
-        running: Running statistics to start from, where the model has some.
-        wanted: Number of steps of each row.
-        update: The update, without a further gradient that is a function of the rows.
-        plan: The batches.
-        dropout: One dropout address per row.
-        go_on: Raises an error when the steps are no longer wanted.
-        blame: Tells whose steps an error comes from.
-    """
-    # What takes no steps stays; of the others nothing is copied that is not read.
-    mine, rows = backend.instance(), start.clone() if bool((wanted == 0).any()) else torch.empty_like(start)
-    running = None if running is None else running.clone()
-    most = int(wanted.max()) if len(wanted) else 0
-    for low in range(0, most, _STEPS):
-        index = plan.block(low, min(_STEPS, most - low)).to(samples.device).unflatten(1, (len(rows), -1)).unbind(1)
-        real = plan.real(low, min(_STEPS, most - low)).T.tolist()
-        for i, total in enumerate(wanted.tolist()):
-            if total <= low:
-                continue
-            mine.load((rows if low else start)[i], None if running is None else running[i])
-            change, masks = _changer(mine, update, i), dropout[i]
-            sizes = real[i] * len(index[i]) if len(real[i]) == 1 else real[i]
-            each = [batch[:size] for batch, size in zip(index[i].unbind(), sizes, strict=True)]
-            with blame(torch.tensor([i])):
-                for step in range(min(_STEPS, total - low)):
-                    go_on()
-                    which = each[min(step, len(each) - 1)]
-                    if mine.dropout:
-                        at = torch.full((), plan.begin + low + step, device=rows.device)
-                        masks = address.mix(dropout[i], at)
-                    change(mine.gradients(samples.features(which), samples.targets(which), masks))
-            rows[i] = mine.row
-            if running is not None:
-                running[i] = mine.running()
-    return rows, running
-
-
-def _changer(mine: Instance, update: Update, i: int) -> Callable[[Sequence[Tensor | None]], None]:
-    """Return what takes a step of one device in its thread's module."""
-    views, row, which = mine.learns(update.only), mine.row, torch.tensor([i], device=mine.row.device)
-    if not update.uniform:
-        return lambda gradients: update.apply(row[None], mine.flat(gradients)[None], which)
-    added, factor = update.added
-    centre, lr = None if added is None else added[i], float(update.lr)
-    keep = 1 - lr * (float(update.pull) + update.l2 + update.decay)
-
-    def change(gradients: Sequence[Tensor | None]) -> None:
-        if keep != 1:
-            for view in views if update.only is not None else [row]:
-                view.mul_(keep)
-        for view, gradient in zip(views, gradients, strict=True):
-            if gradient is not None:
-                view.add_(gradient, alpha=-lr)
-        if centre is not None:
-            row.add_(centre, alpha=factor)
-
-    return change
 
 
 def column(value: PerRow, like: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from palmette.task.models.text import beside
 class Differentiated(Stage):
     """A stage whose backward step is autograd's, of this stage alone."""
 
+    passes = True
+
     def forward(self, x: Tensor) -> Tensor:
         """Run the stage and remember its small graph."""
         with torch.enable_grad():
@@ -66,31 +68,6 @@ class Samplewise(Differentiated):
         result: Tensor = self.layer(x.flatten(0, 1))
         value: Tensor = result.unflatten(0, x.shape[:2])
         return value
-
-
-class LayerNorm(Differentiated):
-    """Layer normalisation with each device's own scale and shift."""
-
-    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Normalise, then scale and shift."""
-        value: Tensor = F.layer_norm(x, self.layer.normalized_shape, eps=self.layer.eps)
-        return affine(value, own)
-
-
-def affine(value: Tensor, own: Sequence[Tensor]) -> Tensor:
-    """Multiply by the first and add the second of a stage's parameters, where it has them."""
-    spread = [part.reshape(len(part), *[1] * (value.dim() - part.dim()), *part.shape[1:]) for part in own]
-    if spread:
-        value = value * spread[0]
-    return value + spread[1] if len(spread) > 1 else value
-
-
-class Embedding(Differentiated):
-    """A table of vectors; the tables of all devices are looked up as one."""
-
-    def run(self, x: Tensor, own: Sequence[Tensor]) -> Tensor:
-        """Look the tokens up."""
-        return _look_up(x, own[0])
 
 
 def _look_up(x: Tensor, tables: Tensor) -> Tensor:

@@ -88,10 +88,17 @@ class Instance:
                 parameter.requires_grad_(name in learned)
         return [view for name, (_, view) in self._parameters.items() if name in learned]
 
-    def gradients(self, x: Tensor, y: Tensor, address: Tensor) -> Sequence[Tensor | None]:
-        """Return the gradient of the mean loss in every parameter that learns; ``None`` where it does not depend on it."""
-        for layer in self.dropout.values():
-            layer.address = address
+    def gradients(self, x: Tensor, y: Tensor, address: Tensor | None) -> Sequence[Tensor | None]:
+        """Return the gradient of the mean loss in every parameter that learns; ``None`` where it does not depend on it.
+
+        Args:
+            x: Samples.
+            y: Their targets.
+            address: The address of dropout, where the module has some.
+        """
+        if address is not None:
+            for layer in self.dropout.values():
+                layer.address = address
         if self._channels_last and x.dim() == 4:
             x = _channels_last(x)
         leaves = [parameter for parameter, _ in self._parameters.values() if parameter.requires_grad]

@@ -21,7 +21,8 @@ from palmette.learner import kernel
 from palmette.learner.batches import Plan, primes
 from palmette.learner.descent import PerRow, Update, column
 from palmette.learner.fused import FusedBackend
-from palmette.learner.lowering import Layer, NotFused, dense_layers
+from palmette.learner.links import NotFused
+from palmette.learner.lowering import Layer, dense_layers
 from palmette.learner.samples import Samples
 from palmette.task import Task, signs
 

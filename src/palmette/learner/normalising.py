@@ -21,19 +21,18 @@ def normalised(
     Nothing large is made anew: fresh memory costs as much as the arithmetic.
 
     Args:
-        x: Values ``(samples, pixels, channels)``.
-        weight: Scale of the channels, or one for each sample.
+        x: Values ``(n, samples, pixels, channels)``.
+        weight: Scale of the channels ``(n, channels)``.
         bias: Shift, likewise.
-        join: A matrix that gives each channel the mean over the channels of its group.
+        join: A matrix that turns the sums of channels over their pixels into the means of their groups.
         eps: Keeps the variance from zero.
         out: Where the result goes.
         centred: Memory for the values less their mean.
     """
-    join = join / x.shape[1]
     # The mean is taken off before squares are summed: their difference would lose the digits of a small variance.
-    torch.sub(x, (x.sum(1) @ join)[:, None], out=centred)
-    scale = (torch.mul(centred, centred, out=out).sum(1) @ join).add_(eps).rsqrt_()
-    torch.addcmul(bias[..., None, :], centred, (scale * weight)[:, None], out=out)
+    torch.sub(x, (x.sum(2) @ join).unsqueeze(2), out=centred)
+    scale = (torch.mul(centred, centred, out=out).sum(2) @ join).add_(eps).rsqrt_()
+    torch.addcmul(bias[:, None, None], centred, (scale * weight[:, None]).unsqueeze(2), out=out)
     return centred, scale
 
 
@@ -43,19 +42,19 @@ def normalised_back(
     """Write the gradient of the values into ``out``; return those of scale and shift, sample by sample.
 
     Args:
-        delta: Gradient of the result ``(samples, pixels, channels)``.
+        delta: Gradient of the result ``(n, samples, pixels, channels)``.
         centred: As `normalised` returned it.
         scale: So, too.
         weight: As it was given.
         join: As it was given.
         out: Where the gradient goes.
     """
-    join = join / delta.shape[1]
-    total, along = delta.sum(1), torch.mul(delta, centred, out=out).sum(1).mul_(scale)
-    shift = ((total * weight) @ join).mul_(scale).neg_()
-    slope = ((along * weight) @ join).mul_(scale).mul_(scale)
-    torch.addcmul(shift[:, None], delta, (scale * weight)[:, None], out=out)
-    out.addcmul_(centred, slope[:, None], value=-1)
+    total, along = delta.sum(2), torch.mul(delta, centred, out=out).sum(2).mul_(scale)
+    factor = scale * weight[:, None]
+    shift = ((total * weight[:, None]) @ join).mul_(scale).neg_()
+    slope = ((along * weight[:, None]) @ join).mul_(scale).mul_(scale).neg_()
+    torch.addcmul(shift.unsqueeze(2), delta, factor.unsqueeze(2), out=out)
+    out.addcmul_(centred, slope.unsqueeze(2))
     return along, total
 
 
@@ -73,7 +72,8 @@ class _Normalise(torch.autograd.Function):
         """Normalise, then scale and shift."""
         result = torch.empty_like(x, memory_format=torch.channels_last)
         flat = _flat(x)
-        centred, scale = normalised(flat, weight, bias, join, eps, _flat(result), torch.empty_like(flat))
+        join = join / flat.shape[2]
+        centred, scale = normalised(flat, weight[None], bias[None], join, eps, _flat(result), torch.empty_like(flat))
         ctx.save_for_backward(centred, scale, weight, join)
         return result
 
@@ -82,13 +82,13 @@ class _Normalise(torch.autograd.Function):
         """Return the gradients of the images, the scale and the shift."""
         delta = deltas[0].contiguous(memory_format=torch.channels_last)
         result, (centred, scale, weight, join) = torch.empty_like(delta), ctx.saved_tensors
-        along, total = normalised_back(_flat(delta), centred, scale, weight, join, _flat(result))
-        return result, along.sum(0), total.sum(0), None, None
+        along, total = normalised_back(_flat(delta), centred, scale, weight[None], join, _flat(result))
+        return result, along.sum((0, 1)), total.sum((0, 1)), None, None
 
 
 def _flat(images: Tensor) -> Tensor:
-    """View images as ``(samples, pixels, channels)``."""
-    return images.permute(0, 2, 3, 1).flatten(1, 2)
+    """View images as ``(1, samples, pixels, channels)``."""
+    return images.permute(0, 2, 3, 1).flatten(1, 2)[None]
 
 
 class ChannelsLastGroupNorm(nn.GroupNorm):

@@ -11,8 +11,9 @@ step of it is six operations.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ class Layer(NamedTuple):
     biases: Sequence[Tensor | None]
 
 
-class _Run:
+class Run(ABC):
     """One layer over one sequence for some devices, remembering what the backward pass needs.
 
     Everything lies in memory as ``(n, steps, batch, numbers)``, so that a product over all steps finds its rows together.
@@ -39,6 +40,30 @@ class _Run:
         x: Inputs ``(n, steps, batch, inputs)``.
         own: The layer's parameters.
     """
+
+    @abstractmethod
+    def __init__(self, x: Tensor, own: Layer) -> None: ...
+
+    @property
+    @abstractmethod
+    def output(self) -> Tensor:
+        """The hidden units after every step, ``(n, steps, batch, hidden)``."""
+
+    @abstractmethod
+    def backward(self, delta: Tensor, sinks: Layer, beta: float, alpha: float, *, below: bool) -> Tensor:
+        """Update the sinks and return the gradient of the inputs, where it is wanted.
+
+        Args:
+            delta: Gradient of the outputs, ``(n, steps, batch, hidden)``.
+            sinks: Where the gradients go.
+            beta: What becomes of the sinks.
+            alpha: Factor of the gradients.
+            below: Whether the gradient of the inputs is wanted.
+        """
+
+
+class _Run(Run):
+    """One layer of an LSTM."""
 
     def __init__(self, x: Tensor, own: Layer) -> None:
         assert own.inputs is not None
@@ -87,15 +112,7 @@ class _Run:
             hidden, cell = state, now
 
     def backward(self, delta: Tensor, sinks: Layer, beta: float, alpha: float, *, below: bool) -> Tensor:
-        """Update the sinks and return the gradient of the inputs, where it is wanted.
-
-        Args:
-            delta: Gradient of the outputs, ``(n, steps, batch, hidden)``.
-            sinks: Where the gradients go.
-            beta: What becomes of the sinks.
-            alpha: Factor of the gradients.
-            below: Whether the gradient of the inputs is wanted.
-        """
+        """Update the sinks and return the gradient of the inputs, where it is wanted."""
         self._through(delta)
         flat = self._gates.flatten(1, 2)
         result = torch.bmm(flat, self._inputs).view(*delta.shape[:3], -1) if below else delta
@@ -149,10 +166,13 @@ def _add_product(to: Tensor, one: Tensor, other: Tensor, work: Tensor) -> None:
         to.add_(torch.bmm(one, other, out=work))
 
 
-class Lstm(Stage):
-    """A long short-term memory of one or several layers."""
+class Recurrent(Stage):
+    """A recurrent layer of torch's, which may be several on top of each other.
 
-    fresh = True
+    Its outputs are not `fresh`: the backward pass reads the hidden units once more.
+    """
+
+    run: ClassVar[type[Run]]
 
     def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         super().__init__(layer, own, sinks, place)
@@ -166,13 +186,13 @@ class Lstm(Stage):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the hidden units of the last layer at every step, ``(n, batch, steps, hidden)``."""
-        self._runs: list[tuple[slice, list[_Run]]] = []
+        self._runs: list[tuple[slice, list[Run]]] = []
         ordered, found = x.transpose(1, 2).contiguous(), []
         for low in range(0, len(x), self._group):
-            which, runs = slice(low, low + self._group), list[_Run]()
+            which, runs = slice(low, low + self._group), list[Run]()
             value = ordered[which]
             for own in self._layers(self.own, which):
-                runs.append(_Run(value, own))
+                runs.append(self.run(value, own))
                 value = runs[-1].output
             self._runs.append((which, runs))
             found.append(value)
@@ -189,3 +209,9 @@ class Lstm(Stage):
             found.append(value)
         self._runs = []
         return (found[0] if len(found) == 1 else torch.cat(found)).transpose(1, 2)
+
+
+class Lstm(Recurrent):
+    """A long short-term memory of one or several layers."""
+
+    run = _Run

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from palmette.address import torch_generator
-from palmette.learner.lowering import Link, NotFused, lower
+from palmette.learner.links import Link, NotFused
+from palmette.learner.lowering import lower
 from palmette.learner.samples import Samples
 from palmette.task import Task, signs
 

@@ -28,18 +28,20 @@ class Place:
     """Where in the chain a stage stands.
 
     Attributes:
-        first: Whether it is the first that learns, so that nobody needs the gradient of its input.
+        first: Whether nothing before it learns, so that nobody needs the gradient of its input.
         inplace: Whether it may overwrite its input.
         training: Whether dropout drops.
+        shared: Whether the gradient of its output is also somebody else's, so that it must not be overwritten.
     """
 
     first: bool
     inplace: bool
     training: bool
+    shared: bool = False
 
 
-class Stage(ABC):
-    """One layer, for n devices.
+class Piece:
+    """One layer, for n devices: a `Stage` with one input, or a `Join` of several.
 
     Args:
         layer: The torch layer, for its settings only.
@@ -49,11 +51,18 @@ class Stage(ABC):
     """
 
     fresh: ClassVar[bool] = False
-    """Whether the output is memory of its own that the stage's backward does not read."""
+    """Whether the output is memory of its own that the backward step does not read."""
+
+    passes: ClassVar[bool] = False
+    """Whether the gradient of an input may be that of the output itself, or a view of it."""
 
     def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
         self.layer: Any = layer
         self.own, self.sinks, self.place = own, sinks, place
+
+
+class Stage(Piece, ABC):
+    """A layer with one input."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
@@ -63,8 +72,20 @@ class Stage(ABC):
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Update the sinks and return the gradient of the input (anything at the first stage).
 
-        ``delta``, the gradient of the output, may be overwritten.
+        ``delta``, the gradient of the output, may be overwritten unless it is shared.
         """
+
+
+class Join(Piece, ABC):
+    """A layer with several inputs."""
+
+    @abstractmethod
+    def join(self, values: Sequence[Tensor]) -> Tensor:
+        """Return the output, remembering what `part` needs."""
+
+    @abstractmethod
+    def part(self, delta: Tensor, beta: float, alpha: float) -> Sequence[Tensor | None]:
+        """Update the sinks and return the gradient of each input, where it has one; ``delta`` must not be overwritten."""
 
 
 def blend(sink: Tensor | None, gradient: Tensor, beta: float, alpha: float) -> None:
@@ -91,8 +112,13 @@ class Linear(Stage):
         """Multiply by the weights and add the bias."""
         self._shape = x.shape
         self._x = x.flatten(1, -2)
-        result: Tensor = dense.linear(self._x, self.own[0], self._bias).unflatten(1, x.shape[1:-1])
-        return result
+        if x.dim() == 3:
+            result = dense.linear(self._x, self.own[0], self._bias)
+        else:  # those who read sequences want the numbers of a place side by side
+            product = self._x, self.own[0].mT
+            result = torch.bmm(*product) if self._bias is None else torch.baddbmm(self._bias.unsqueeze(1), *product)
+        shaped: Tensor = result.unflatten(1, x.shape[1:-1])
+        return shaped
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Pass the gradient on before the weights, which it needs, are changed."""
@@ -115,6 +141,7 @@ class Activation(Stage):
 
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Multiply by the slope."""
+        delta = delta.clone() if self.place.shared else delta
         dense.activate_back(delta, self._y, self.kind)
         return delta
 
@@ -153,51 +180,10 @@ class Gelu(Stage):
         return result
 
 
-class Flatten(Stage):
-    """Join dimensions of each sample."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Give the samples their new shape."""
-        self._x = x
-        start, end = self.layer.start_dim, self.layer.end_dim
-        return x.flatten(start + 1 if start > 0 else start, end + 1 if end > 0 else end)
-
-    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Give the gradient its old shape back, in the order of memory that the stages before it work in."""
-        shaped = delta.reshape(self._x.shape)
-        return shaped if self._x.is_contiguous() else torch.empty_like(self._x).copy_(shaped)
-
-
-class Select(Stage):
-    """Pick a part of every sample by a constant index, such as the last step of a sequence."""
-
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
-        super().__init__(layer, own, sinks, place)
-        self._index = (slice(None), *self.layer.index)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Pick."""
-        self._x = x
-        return x[self._index]
-
-    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Put the gradient where the part was."""
-        result = torch.zeros_like(self._x)
-        result[self._index] = delta
-        return result
-
-
-class Index(nn.Module):
-    """A constant index into every sample, as a layer."""
-
-    def __init__(self, index: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.index = index
-
-
 class Dropout(Stage):
     """Dropout with the masks of `AddressedDropout`: those of the other backends."""
 
+    passes = True
     layer: AddressedDropout
     address: Tensor
     """One address per device; set before every forward."""
@@ -216,61 +202,3 @@ class Dropout(Stage):
     def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
         """Scale the gradient alike."""
         return delta if self._scale is None else delta * self._scale
-
-
-class MaxPool2d(Stage):
-    """The largest of every window."""
-
-    fresh = True
-
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
-        super().__init__(layer, own, sinks, place)
-        names = "kernel_size", "stride", "padding", "dilation", "ceil_mode"
-        self._settings = [getattr(layer, name) for name in names]
-        self._memory: tuple[Tensor, Tensor, Tensor] | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Take the largest, in whichever order channels and pixels lie in memory."""
-        self._x = images = x.flatten(0, 1)
-        if self._memory is None:
-            self._memory = *_ops.max_pool2d_with_indices(images, *self._settings), torch.empty_like(images)
-        else:
-            out, where, _ = self._memory
-            _ops.max_pool2d_with_indices.out(images, *self._settings, out=out, indices=where)
-        return _stack(self._memory[0], x)
-
-    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Send each gradient back to where the largest was."""
-        assert self._memory is not None
-        _, where, back = self._memory
-        last = self._x.is_contiguous(memory_format=torch.channels_last)
-        order = torch.channels_last if last else torch.contiguous_format
-        images = delta.flatten(0, 1).contiguous(memory_format=order)
-        _ops.max_pool2d_with_indices_backward.grad_input(images, self._x, *self._settings, where, grad_input=back)
-        return _stack(back, delta)
-
-
-class MaxPool1d(MaxPool2d):
-    """The largest of every window of a signal: of images of one line."""
-
-    def __init__(self, layer: nn.Module, own: Sequence[Tensor], sinks: Sequence[Tensor | None], place: Place) -> None:
-        super().__init__(layer, own, sinks, place)
-        *sizes, rounds_up = self._settings
-        across = 1, 1, 0, 1  # kernel, stride, padding and dilation
-        self._settings = [
-            *((one, *(size if isinstance(size, tuple) else (size,))) for one, size in zip(across, sizes, strict=True)),
-            rounds_up,
-        ]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Take the largest."""
-        return super().forward(x.unsqueeze(3)).squeeze(3)
-
-    def backward(self, delta: Tensor, beta: float, alpha: float) -> Tensor:
-        """Send each gradient back to where the largest was."""
-        return super().backward(delta.unsqueeze(3), beta, alpha).squeeze(3)
-
-
-def _stack(images: Tensor, like: Tensor) -> Tensor:
-    result: Tensor = images.unflatten(0, like.shape[:2])
-    return result

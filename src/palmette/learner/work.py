@@ -12,10 +12,11 @@ from torch import Tensor
 
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
-from palmette.learner.descent import PerRow, Update, column, fold, one_by_one, take
+from palmette.learner.descent import PerRow, Update, column, fold, take
 from palmette.learner.fused import FusedBackend
 from palmette.learner.loop import LoopBackend
 from palmette.learner.native import NativeBackend
+from palmette.learner.one_by_one import one_by_one
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
 from palmette.learner.outputs import Outputs, features_of, outputs_of
 from palmette.learner.routine import Move, Routine, fused, native, stepwise
@@ -153,7 +154,8 @@ class LocalWork(Steps):
             with self._blame(self.ids):
                 return fold(backend, learner.data, rows, wanted, update, plan, dropout, learner.go_on), remembered
         if isinstance(backend, LoopBackend) and update.extra is None and plan is not None:
-            given = learner.data, rows, running, wanted, update, plan, self._dropout(taken.call), learner.go_on
+            dropout = self._dropout(taken.call) if backend.instance().dropout else None
+            given = learner.data, rows, running, wanted, update, plan, dropout, learner.go_on
             rows, running = one_by_one(backend, *given, lambda which: self._blame(self.ids[which]))
             return self._close(rows, running), remembered
 

@@ -59,7 +59,7 @@ public:
     explicit Worker(const Descent &d)
         : d_(d), most_(largest_batch(d)), model_(total(d, true)), weights_(d.models * model_), lines_(d.depth * most_),
           values_(total(d, false) * most_), deltas_(2 * widest(d) * most_), turned_(widest(d) * padded(most_)),
-          converted_(d.samples->bytes ? padded(d.samples->width) * most_ : 1), below_(widest(d)),
+          converted_(d.samples->bytes ? padded(d.samples->width) * most_ : 1), below_(widest(d)), factors_(FEW_ROWS * most_), few_(FEW_ROWS * most_),
           indices_(2 * most_ * d.many), coming_(d.many), layers_(d.depth) {
         float *weight = weights_.get(), *value = values_.get();
         for (int64_t k = 0; k < d.depth; ++k) {
@@ -271,8 +271,11 @@ private:
             Before own_before = before;
             if (layer.learns_weight) {
                 if (before.centre) own_before.centre = before.centre + layer.weight, own_before.line = layer.inputs;
-                outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs, &own_before, own.weight + into,
-                       [&] { if (k == 0) ahead(); });
+                const auto next = [&] { if (k == 0) ahead(); };
+                const Few few{factors_.get(), few_.get()};
+                if (layer.activation != RELU || !few_outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs,
+                                                            &own_before, own.weight + into, few, next))
+                    outers(delta, own.out, layer.outputs, own.lines, many, layer.inputs, &own_before, own.weight + into, next);
             }
             if (layer.learns_bias) {
                 if (before.centre) own_before.centre = before.centre + layer.bias;
@@ -299,6 +302,8 @@ private:
     Memory<const float *> lines_;
     Memory<float> values_, deltas_, turned_, converted_;
     Memory<const float *> below_;
+    Memory<float> factors_;
+    Memory<const float *> few_;
     Memory<int64_t> indices_;
     Memory<Coming> coming_;
     Memory<Place> layers_;

@@ -144,4 +144,46 @@ inline void outers(const float *a, int64_t step, int64_t rows, const float *cons
     });
 }
 
+// Room for the terms of some rows that are not zero.
+struct Few {
+    float *factors;
+    const float **lines;
+};
+
+// `outers` where many numbers of a are zero, as they are behind rectified linear units: row by row, without those. A product
+// with zero adds nothing, so the bits are the same. Returns false, having done nothing, where too few are zero to gain by it.
+template <class Ahead>
+inline bool few_outers(const float *a, int64_t step, int64_t rows, const float *const *b, int64_t terms, int64_t n,
+                       const Before *before, float *result, const Few &few, Ahead ahead) {
+    int64_t zeros = 0;
+    for (int64_t k = 0; k < terms; ++k)
+        for (int64_t r = 0; r < rows; ++r) zeros += a[k * step + r] == 0;
+    if (4 * zeros < rows * terms) return false;
+    const int64_t line = padded(n), vectors = blocks(n, LANES);
+    parts(rows, FEW_ROWS, [&](int64_t low, int64_t some) {
+        int64_t count[FEW_ROWS];
+        for (int64_t r = 0; r < some; ++r) {
+            int64_t found = 0;
+            for (int64_t k = 0; k < terms; ++k) {
+                const float factor = a[k * step + low + r];
+                few.factors[r * terms + found] = factor, few.lines[r * terms + found] = b[k];
+                found += factor != 0;
+            }
+            count[r] = found;
+        }
+        parts(vectors, FEW_COLUMNS, [&](int64_t v, int64_t many) {
+            const int64_t at = v * LANES, last = least(LANES, n - at - (many - 1) * LANES);
+            const auto product = Outers<1, FEW_COLUMNS>::find(1, many, last == LANES);
+            for (int64_t r = 0; r < some; ++r) {
+                ahead();
+                Before own = *before;
+                if (own.centre) own.centre += (low + r) * own.line + at;
+                product(few.factors + r * terms, 1, few.lines + r * terms, count[r], at, last, &own,
+                        result + (low + r) * line + at, line);
+            }
+        });
+    });
+    return true;
+}
+
 }  // namespace

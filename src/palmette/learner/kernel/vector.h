@@ -16,10 +16,12 @@
 namespace {
 
 constexpr int64_t LANES = 16;
+constexpr int64_t FEW_ROWS = 128;  // rows of `few_outers` whose terms are listed at a time
 
 #if defined(PALMETTE_AVX512)
 constexpr int DOT_ROWS = 4, DOT_COLUMNS = 6;      // sums that stay in registers, in `dots` ...
-constexpr int OUTER_ROWS = 4, OUTER_COLUMNS = 5;  // ... and in `outers`
+constexpr int OUTER_ROWS = 4, OUTER_COLUMNS = 5;  // ... in `outers` ...
+constexpr int FEW_COLUMNS = 9;                    // ... and in `few_outers`
 
 struct Vec { __m512 v; };
 inline Vec load(const float *p) { return {_mm512_loadu_ps(p)}; }
@@ -47,7 +49,7 @@ inline __m256 halved(Vec a) {
 
 #elif defined(PALMETTE_AVX2)
 constexpr int DOT_ROWS = 3, DOT_COLUMNS = 2;
-constexpr int OUTER_ROWS = 6, OUTER_COLUMNS = 1;
+constexpr int OUTER_ROWS = 6, OUTER_COLUMNS = 1, FEW_COLUMNS = 6;
 
 struct Vec { __m256 a, b; };
 inline Vec load(const float *p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
@@ -82,7 +84,7 @@ inline __m256 halved(Vec x) { return _mm256_add_ps(x.a, x.b); }
 
 #elif defined(PALMETTE_NEON)
 constexpr int DOT_ROWS = 2, DOT_COLUMNS = 3;
-constexpr int OUTER_ROWS = 6, OUTER_COLUMNS = 1;
+constexpr int OUTER_ROWS = 6, OUTER_COLUMNS = 1, FEW_COLUMNS = 6;
 
 struct Vec { float32x4_t p[4]; };
 template <class Make> inline Vec each(Make make) { return {{make(0), make(1), make(2), make(3)}}; }

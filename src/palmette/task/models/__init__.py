@@ -15,7 +15,7 @@ MODELS: dict[str, Model] = {
     "dnn": Model(dnn, "native"),
     "cnn": Model(cnn),
     "vgg": Model(vgg, otherwise={"norm=batch": "loop"}, shape=(3, 32, 32), example=_COLOUR),
-    "resnet": Model(resnet, "loop", shape=(3, 32, 32), example=_COLOUR),
+    "resnet": Model(resnet, otherwise={"norm=batch": "loop"}, shape=(3, 32, 32), example=_COLOUR),
     "linear": Model(linear, "native"),
     "logistic": Model(
         logistic, "native", shape=(20,), outputs=2, example="samples of 20 numbers in two classes", loss="logistic"
@@ -40,7 +40,6 @@ MODELS: dict[str, Model] = {
     ),
     "transformer": Model(
         transformer,
-        "loop",
         shape=(20,),
         outputs=10_000,
         tokens=10_000,

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from palmette.algorithms import FedAvg, FedBuff, HierFAVG, PerMFL
 from palmette.engines.simulate import Simulation
+from palmette.errors import PalmetteError
 from palmette.links import Faults, Link, Participation
 from palmette.links.amounts import Amount
+from palmette.links.away import Away
 from palmette.links.clock import Line, Pace
+from palmette.links.record import replay
 from palmette.testing import regression, simulate
 
 ROW = 3 * 8  # bytes of a model of three numbers in double precision
@@ -171,3 +174,42 @@ def test_participation_draws_among_those_that_are_not_at_work() -> None:
     simulation = simulate(FedBuff(buffer=1, **ASYNC), regression("4"), 6, links=links, pace=pace(1.0, slow))
     assert simulation.device_steps == 6
     assert simulation.time == 6.0
+
+
+# -- who is away, and how far the clock goes -----------------------------------------------------------------------------
+
+
+def away(*rows: tuple[str, float, float]) -> Faults:
+    return Faults(away=Away(rows=rows, unit="seconds"))
+
+
+def test_where_all_are_away_time_moves_on_to_the_first_that_is_back() -> None:
+    links = {0: Link(faults=away(("device-0", 0, 5), ("device-1", 0, 7)))}
+    simulation = simulate(METHOD, regression("1x2"), 3, links=links, pace=pace(0.1))
+    assert simulation.stores[0].last.tolist() == [2, -1]
+    # Nobody in the first round; then the first device alone, three steps a round, from the fifth second on.
+    assert simulation.time == pytest.approx(5 + 2 * 0.3, abs=1e-6)
+    again = {0: Link(absences=replay(simulation.record.table()), faults=links[0].faults)}
+    assert simulate(METHOD, regression("1x2"), 3, links=again, pace=pace(0.1)).time == simulation.time
+
+
+def test_periods_by_the_clock_end_too() -> None:
+    night = Faults(away=Away(off=2.0, period=10.0, together=True, unit="seconds"))
+    simulation = simulate(METHOD, regression("1x2"), 2, links={0: Link(faults=night)}, pace=pace(0.1))
+    assert simulation.time == pytest.approx(2.3, abs=1e-6)
+
+
+def test_one_who_does_not_wait_has_no_deadline() -> None:
+    links = {0: Link(faults=Faults(deadline=0.25)), 1: Link(faults=Faults(deadline=1.0))}
+    method = FedBuff(team_steps=2, local_steps=3, buffer=2, team_buffer=1, batch_size="full")
+    simulation = simulate(method, regression("1x2"), 3, links=links, pace=pace(0.1))
+    # Three steps take 0.3 s: the first fetch of every update ends 0.05 s too early, the second waits for these.
+    assert simulation.ledger.totals()[1].missing == {"late": 2 * 3}
+    assert simulation.time == pytest.approx(3 * 0.3, abs=1e-6)
+    assert simulation.stores[0].last.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("seconds", [1e9, 1e10, 1e300])
+def test_a_clock_that_cannot_count_further_says_so(seconds: float) -> None:
+    with pytest.raises(PalmetteError, match="a century has passed on the simulated clock"):
+        simulate(METHOD, regression("1x2"), 40, links={0: Link(line=line(seconds))}, pace=pace(0.1))

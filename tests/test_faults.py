@@ -183,6 +183,35 @@ def test_a_device_that_replies_nothing_and_keeps_no_numbers_is_dropped_too() -> 
         simulate(method, people, 1)
 
 
+@settings
+class Spoilt(FedAvg):
+    """Keeps no number in the second device, whose reply is one."""
+
+    name: ClassVar[str] = "spoilt"
+
+    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+        bad = torch.where(node.ids.to(message.device)[:, None] == 1, torch.nan, message)
+        return message, {"model": bad}
+
+    def keeps(self, node: Node, initial: Tensor) -> State:
+        return {"model": initial}
+
+
+def test_what_a_device_keeps_must_be_finite_too() -> None:
+    with pytest.raises(Diverged, match=r"'device-1' .* is no longer finite in round 1"):
+        simulate(Spoilt(), regression("3"), 1)
+    links = {0: Link(faults=Faults(drop_bad=True))}
+    people = regression("3")
+    stacked = simulate(Spoilt(), people, 2, links=links, dtype=torch.float32, chunk=1)
+    assert stacked.stores[0].last.tolist() == [1, -1, 1]
+    assert stacked.ledger.totals()[1].missing == {"not finite": 2}
+    with Separate(_untrained(Spoilt(), people, links=links)) as federation:
+        for _ in range(2):
+            federation.step()
+    federation.settle()
+    same_as_separate(federation.machines, stacked)
+
+
 def test_nobody_sees_a_bad_reply_that_is_lost() -> None:
     gone = Link(faults=Faults(lost=0.999999))
     simulate(METHOD, poisoned(2), 1, links={0: gone})

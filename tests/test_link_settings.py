@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -47,12 +48,12 @@ def test_an_amount_is_a_number_a_distribution_or_a_table(tmp_path: Path) -> None
     assert len(set(amounts("lognormal 1 0.5"))) == 6
     assert all(2 <= one <= 3 for one in amounts("uniform 2 3"))
     assert amounts({"device-1": 4}) == [9, 4, 9, 9, 9, 9]
-    assert amounts([["device-1", 4], ["device-2", 3, 7]], 2) == [9, 4, 9, 9, 9, 9]
-    assert amounts([["device-1", 4], ["device-2", 3, 7]], 3) == [9, 4, 7, 9, 9, 9]
+    assert amounts([["device-1", 4], ["device-2", 3, 7]], 1) == [9, 4, 9, 9, 9, 9]
+    assert amounts([["device-1", 4], ["device-2", 3, 7]], 2) == [9, 4, 7, 9, 9, 9]
     file = tmp_path / "speeds.csv"
     file.write_text("node,from,value\ndevice-0,0,1\ndevice-0,5,2\n")
-    assert amounts(str(file), 4)[0] == 1
-    assert amounts(str(file), 5)[0] == 2
+    assert amounts(str(file), 3)[0] == 1  # the fourth round
+    assert amounts(str(file), 4)[0] == 2
     assert Amount.parse(Amount.parse(str(file), "x").written, "x") == Amount.parse(str(file), "x")
 
 
@@ -275,6 +276,60 @@ def test_what_a_run_has_no_use_for_is_said(tmp_path: Path) -> None:
     links = {"devices": {"latency": 1.0, "lost": 0.1}, "teams": {"lost": 0.5, "latency": 7.0}}
     with pytest.warns(UserWarning, match=r"knows no teams: .* no use for links.devices.latency, links.teams.lost$"):
         pm.run("fedavg", people, rounds=1, out=tmp_path / "flat", progress=False, links=links)
+
+
+def test_of_two_codecs_of_a_method_without_teams_the_devices_own_is_taken_and_the_other_said(tmp_path: Path) -> None:
+    people = pm.make_population("synthetic", tree="2x2")
+    links = {"devices": {"codec": "float16"}, "teams": {"codec": "int8"}}
+    with pytest.warns(UserWarning, match=r"no use for links.teams.codec$"):
+        pm.run("fedavg", people, rounds=1, out=tmp_path / "flat", progress=False, links=links)
+
+
+def test_a_replay_says_what_was_otherwise_and_goes_on_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("run"))
+    links = {"all": {"codec": "int8"}, "teams": {"codec": "delta+int8"}}
+    with pytest.warns(UserWarning, match=r"the run in run had another seed: only those of its absences that fit"):
+        run(Path("again"), replay="run", links=links, clock=None, seed=9)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="only 4 rounds"):
+        assert pm.resume("../again", rounds=5, progress=False).rounds_done == 5
+    with pytest.raises(BadInput, match=r"replay = .* is of other nodes: no node"):
+        pm.run("permfl", pm.make_population("synthetic", tree="1x2"), rounds=1, replay="../run", progress=False)
+    with pytest.raises(BadInput, match="replay is empty"):
+        run(Path("none"), replay="", links=links, clock=None)
+
+
+@pytest.mark.filterwarnings("ignore:alpha = ")
+def test_a_device_that_cannot_learn_does_not_end_a_run_that_drops_bad_replies(tmp_path: Path) -> None:
+    luck = np.random.default_rng(0)
+    x = [luck.normal(size=(40, 8)).astype("float32") * (1e14 if device == 1 else 1) for device in range(6)]
+    people = pm.Population.from_arrays(x, [one[:, 0] for one in x], tree="2x3")
+    given: dict[str, Any] = {"rounds": 2, "progress": False}
+    with pytest.raises(pm.Diverged, match="'device-1'"):
+        pm.run("permfl", people, "linear", out=tmp_path / "stop", **given)
+    drop = {"devices": {"on_bad_reply": "drop"}}
+    with pytest.warns(UserWarning, match="the loss of 'device-1' is beyond all bounds"):
+        result = pm.run("permfl", people, "linear", out=tmp_path / "drop", links=drop, **given)
+    assert set(result.absences["node"].to_pylist()) == {"device-1"}
+    assert result.finished
+
+
+def test_numbers_of_teams_are_those_of_their_devices_where_a_method_has_no_teams() -> None:
+    slow = config(links={"teams": {"latency": [["team-1", 2, 5.0]]}}).make_links(TREE, flat=True)
+    rounds = [
+        slow[0].line.latency.of(TREE.flat(), 0, torch.arange(6), 0.0, 5, NONE, round_).tolist() for round_ in (0, 1)
+    ]
+    assert rounds == [[0.0] * 6, [0.0, 0.0, 0.0, 5.0, 5.0, 5.0]]
+
+
+def test_a_links_own_codec_hides_those_of_all_links() -> None:
+    link = config(links={"devices": {"codec": "float16"}, "all": {"codec_up": "int8"}}).make_links(TREE)
+    assert str(link[0].up) == str(link[0].down)
+    assert str(link[1].up) != str(link[1].down)
 
 
 def test_a_run_without_faults_has_no_table_of_absences(tmp_path: Path) -> None:

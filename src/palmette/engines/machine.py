@@ -151,7 +151,7 @@ class Machine:
         told = replace(
             ask, kind="reply", sender=self.number, version=self._version, time=ended, steps=self.device_steps - before
         )
-        if body is None and not_finite(state) is not None:
+        if not_finite(state) is not None:
             return replace(told, kind="error", body={"reason": BAD})
         exchange_ = torch.tensor([ask.exchange])
         went = post.send("up", guarded(link, setup.tree, self.tier, ids, setup.seed, ask.round, exchange_, body), ids)

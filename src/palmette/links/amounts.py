@@ -24,12 +24,13 @@ from palmette.values import real, shown
 
 Kind = Literal["constant", "lognormal", "uniform", "table"]
 Row = tuple[str, float, float]
-"""A node's name, the round from which its number holds, and the number."""
+"""A node's name, the round (from 1) from which its number holds, and the number."""
 
 _MOST = 1 << 26  # bytes of a file with a table
 _WAYS = (
     "write a number, 'lognormal MEDIAN SIGMA', 'uniform LOW HIGH' (with 'each' at the end for a new draw in every exchange), "
-    "a table of names and numbers, or the path of a CSV file with the columns node, value and, if it changes, from (the round)"
+    "a table of names and numbers, or the path of a CSV file with the columns node, value and, if it changes, from (the round, "
+    "from 1)"
 )
 
 
@@ -42,7 +43,7 @@ class Amount:
         one: The number; the median, or the lower end.
         two: The spread of the logarithm, or the upper end.
         each: Whether a number is drawn anew in every exchange, in place of once for each node.
-        rows: The list: name, first round, number.
+        rows: The list: name, first round (from 1), number.
     """
 
     kind: Kind = "constant"
@@ -118,7 +119,7 @@ def _listed(tree: Tree, tier: int, rows: tuple[Row, ...], otherwise: float, roun
     """Return the numbers of all nodes of a tier in a round; a later row of a node takes the place of an earlier one."""
     values = np.full(tree.size(tier), otherwise)
     for name, begin, number in sorted(rows, key=lambda row: row[1]):
-        if begin <= round_:
+        if begin <= round_ + 1:
             values[tree.find(tier, name)] = number
     return values
 
@@ -166,10 +167,12 @@ def _numbers(row: Mapping[str, str], name: str) -> tuple[float, float]:
 def read_rows(path: str, name: str) -> list[tuple[str, dict[str, str]]]:
     """Read a CSV file with a column ``node`` and others: for each line the node's name and the rest."""
     try:
-        with open(Path(path).expanduser(), newline="", encoding="utf-8") as file:
+        with open(Path(path).expanduser(), newline="", encoding="utf-8-sig") as file:
             if os.fstat(file.fileno()).st_size > _MOST:
                 raise BadInput(f"{name}: the file {shown(path)} is larger than {_MOST >> 20} MiB")
-            rows = [{str(key): str(value) for key, value in row.items()} for row in csv.DictReader(file)]
+            lines = csv.DictReader(file)
+            rows = [{str(key): str(value) for key, value in row.items()} for row in lines]
+            columns = ", ".join(lines.fieldnames or ()) or "nothing"
     except OSError as error:
         raise BadInput(f"{name}: cannot read the file {shown(path)}: {error.strerror}") from None
     except BadInput:
@@ -178,6 +181,7 @@ def read_rows(path: str, name: str) -> list[tuple[str, dict[str, str]]]:
         raise BadInput(f"{name}: the file {shown(path)} is no CSV file: {error}") from None
     if not rows or "node" not in rows[0]:
         raise BadInput(
-            f"{name}: the file {shown(path)} needs a line of column names, node among them, and lines below it"
+            f"{name}: the file {shown(path)} needs a line of column names, node among them and separated by commas, and lines "
+            f"below it; its first line has {shown(columns)}"
         )
     return [(row.pop("node"), row) for row in rows]

@@ -84,6 +84,14 @@ class Away:
             seconds: The time at which each is asked.
         """
         now = seconds if self.unit == "seconds" else torch.full(ids.shape, round_ + 1.0, dtype=torch.float64)
+        return self._left(tree, tier, ids, seed, now) > 0
+
+    def back(self, tree: Tree, tier: int, ids: Tensor, seed: int, seconds: Tensor) -> Tensor:
+        """Return when each of some nodes that are away by the clock is back, in seconds; now, where it is not away."""
+        return seconds + self._left(tree, tier, ids, seed, seconds)
+
+    def _left(self, tree: Tree, tier: int, ids: Tensor, seed: int, now: Tensor) -> Tensor:
+        """Return how much longer each node is away; 0 for those that are not."""
         if self.period:
             phase = torch.zeros_like(now)
             if not self.together:
@@ -91,15 +99,14 @@ class Away:
                 phase = address.uniform(address.mix(address.key(seed, "away", tier), own)) * self.period
                 phase = phase.floor() if self.unit == "rounds" else phase
             since = now - 1 if self.unit == "rounds" else now
-            return (since + phase) % self.period < self.off
-        gone = torch.zeros(ids.shape, dtype=torch.bool)
+            return (self.off - (since + phase) % self.period).clamp(min=0)
         number, begin, end = _numbered(tree, tier, self.rows)
         place = torch.full((tree.size(tier),), -1)
         place[ids] = torch.arange(len(ids))
         here = place[number] >= 0
         at = place[number[here]]
-        gone[at[(begin[here] <= now[at]) & (now[at] < end[here])]] = True
-        return gone
+        left = (end[here] - now[at]).where(begin[here] <= now[at], torch.zeros(()).to(now)).clamp(min=0)
+        return torch.zeros_like(now).scatter_reduce(0, at, left, "amax")
 
 
 @lru_cache(maxsize=16)

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from palmette import address
+from palmette.errors import PalmetteError
 from palmette.links.amounts import Amount
 from palmette.tree import Tree
 
 SECOND = 1_000_000_000  # nanoseconds
-_FOREVER = 2**62  # nanoseconds; a century and a half
+_LONGEST = 2**58  # nanoseconds of one message or one piece of work: nine years
+_END = 2**62  # nanoseconds; a century and a half. Some messages more are still no overflow
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,17 @@ class Line:
 
 
 def whole(seconds: Tensor) -> Tensor:
-    """Return seconds as whole nanoseconds, at most a century and a half."""
-    return (seconds * SECOND).clamp(max=float(_FOREVER)).round().to(torch.int64)
+    """Return seconds as whole nanoseconds, at most nine years."""
+    return (seconds * SECOND).clamp(max=float(_LONGEST)).round().to(torch.int64)
+
+
+def check_end(time: int) -> None:
+    """Refuse to go on where the clock would soon have no numbers left."""
+    if time > _END:
+        raise PalmetteError(
+            "a century has passed on the simulated clock, which is as far as it goes: lower latency, clock.step or the rounds, "
+            "or raise bandwidth and clock.speeds"
+        )
 
 
 Times = Callable[[Tensor], Tensor]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palmette import address
-from palmette.links.clock import SECOND
+from palmette.links.clock import SECOND, check_end, whole
 from palmette.links.ledger import Traffic, total_payload
 from palmette.links.office import Counters as Counters
 from palmette.links.office import Office as Office
@@ -59,7 +59,7 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
     everybody = there is node.child_places
     here, ids = (parents, children) if everybody else (parents[there], children[there])
     exchanges = torch.from_numpy(number.numpy()[here.numpy()])
-    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office)
+    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office, ask.wait)
     reduction = Reduction(node, ask, weights, asked, there, link.aggregate)
     tally = _Tally(parcel, timed=office.clocked or ask.apart)
     if ids.shape[0]:
@@ -74,6 +74,7 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
         _write_down(parcel, tally, traffic, number, asked, reason)
     if office.clocked or ask.apart:
         _pass_time(parcel, ask, tally, traffic, asking, asked)
+        check_end(traffic.time)
     open_ = node.child_count if link.barred is None else _members(node, link.barred)
     return reduction.result(asking, open_)
 
@@ -128,9 +129,10 @@ def _pass_time(parcel: Parcel, ask: Ask, tally: _Tally, traffic: Traffic, asking
     node, office = parcel.node, parcel.office
     entered = tally.reason == 0
     office.theirs.due[parcel.ids[entered]] = 0 if ask.wait else tally.ended[entered] + 1
+    begin = _until_back(parcel, asked)
     if not ask.wait:
+        office.mine.time[node.ids] = begin
         return
-    begin = office.mine.time[node.ids]
     finish = begin.scatter_reduce(0, parcel.parents[entered], tally.at[entered], "amax")
     if (deadline := office.link.faults.deadline) is not None:
         wanted = torch.bincount(node.child_parents[asked], minlength=len(node))
@@ -138,6 +140,22 @@ def _pass_time(parcel: Parcel, ask: Ask, tally: _Tally, traffic: Traffic, asking
         finish = torch.where(came < wanted, torch.maximum(finish, begin + round(deadline * SECOND)), finish)
     office.mine.time[node.ids] = finish if asking is None else torch.where(asking, finish, begin)
     traffic.time = max(traffic.time, int(office.mine.time[node.ids].max()))
+
+
+def _until_back(parcel: Parcel, asked: Tensor) -> Tensor:
+    """Return the asking nodes' times; those whose children are all away by the clock wait until the first is back."""
+    node, office, away = parcel.node, parcel.office, parcel.office.link.faults.away
+    begin: Tensor = office.mine.time[node.ids]
+    if away is None or away.unit != "seconds" or not office.clocked:
+        return begin
+    busy = (office.theirs.due[node.child_ids] > 0).nonzero().squeeze(1)
+    alone = torch.ones(len(node), dtype=torch.bool)
+    alone[parcel.parents] = alone[node.child_parents[busy]] = False
+    gone = asked[alone[node.child_parents[asked]]]
+    above = node.child_parents[gone]
+    seconds = begin[above].to(torch.float64) / SECOND
+    back = away.back(node.tree, node.tier - 1, node.child_ids[gone], node.seed, seconds)
+    return begin.scatter_reduce(0, above, whole(back) + (back > seconds), "amin", include_self=False)
 
 
 def _members(node: Node, barred: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class Ledger:
         total: dict[int, Traffic] = {}
         for (_, tier), entry in sorted(self.entries.items()):
             total.setdefault(tier, Traffic()).join(entry)
-        return total
+        return dict(sorted(total.items()))
 
     def rows(self) -> Iterator[dict[str, int]]:
         """Yield the entries as flat records, in order; see `COLUMNS`."""

@@ -128,7 +128,7 @@ class Link:
             reason[self.absences(node.round, node.tier, exchange, node.child_ids[asked])] = NO_ANSWER
         if self.loss:
             reason[self.draw("loss", node, exchange, asked) < self.loss] = NO_ANSWER
-        if self.faults.away is not None:
+        if self.faults.away is not None and self.absences is None:
             ids, seconds = node.child_ids[asked], time.to(torch.float64) / SECOND
             reason[self.faults.away.gone(node.tree, node.tier - 1, ids, node.seed, node.round, seconds)] = AWAY
         return reason

@@ -37,6 +37,7 @@ class Parcel:
         places: For each, its position among all children of the asking stack.
         node: The asking stack.
         office: What it asks with.
+        wait: Whether it waits for replies.
     """
 
     ids: Tensor
@@ -46,6 +47,7 @@ class Parcel:
     places: Tensor
     node: Node
     office: Office
+    wait: bool = True
 
     def take(self, positions: Positions, *, wrapped: bool = False) -> Any:
         """Return the message with one line for each of the children at ``positions``.
@@ -166,15 +168,15 @@ class Delivery:
         Args:
             reply: The replies as the program made them, a line for each child.
             ended: When each ended its work, where there is a clock.
-            kept: What they keep, which is looked at where they have nothing to reply.
+            kept: What they keep, which must be finite, too.
         """
         _check_lines(reply, self.ids.shape[0])
         reply = self._guarded(reply)
         if self.sent is not None:
             sent = self.parcel.post.send("up", reply, self.ids)
-            reason = self._finite(kept if reply is None else sent.body, self._fate())
+            reason = self._finite(self._fate(), sent.body, kept)
             return self._judge(sent, ended, reason, silent=reply is None)
-        reason = self._finite(kept if reply is None else reply, self._fate())
+        reason = self._finite(self._fate(), reply, kept)
         if reason is None:
             return Arrival(plain(reply), total_payload(reply, None, self.ids.shape[0]))
         some = (reason == 0).nonzero().squeeze(1)
@@ -184,7 +186,7 @@ class Delivery:
         """Take the reply of one child from another machine, as it came over the wire."""
         sent = self.parcel.post.receive("up", body, self.ids)
         _check_lines(sent.body, 1)
-        return self._judge(sent, ended, self._finite(sent.body, self._fate()), silent=body is None)
+        return self._judge(sent, ended, self._finite(self._fate(), sent.body), silent=body is None)
 
     def nothing(self, reason: int) -> Arrival:
         """Say that nothing came from one child, and why: a place in `REASONS`."""
@@ -208,11 +210,12 @@ class Delivery:
             return None
         return link.fate(parcel.node, parcel.exchange[self.positions], parcel.places[self.positions])
 
-    def _finite(self, rows: Any, reason: Tensor | None) -> Tensor | None:
-        """Drop replies that are not finite, where the user wants that; else the first of them ends the run."""
-        bad = not_finite(rows)
-        if bad is None:
+    def _finite(self, reason: Tensor | None, *rows: Any) -> Tensor | None:
+        """Drop children whose rows are not finite, where the user wants that; else the first of them ends the run."""
+        found = [bad for some in rows if (bad := not_finite(some)) is not None]
+        if not found:
             return reason
+        bad = torch.stack(found).any(0)
         node, office = self.parcel.node, self.parcel.office
         if reason is not None:
             bad &= reason == 0  # nobody sees a reply that does not arrive
@@ -229,7 +232,8 @@ class Delivery:
         at = None
         if ended is not None:
             at = ended if silent else ended + parcel.delay(self.positions, sent.lengths)
-            if (deadline := office.link.faults.deadline) is not None and reason is not None:
+            deadline = office.link.faults.deadline if parcel.wait else None  # who does not wait has none
+            if deadline is not None and reason is not None:
                 late = (reason == 0) & (at - parcel.begin[self.positions] > round(deadline * SECOND))
                 reason = torch.where(late, torch.tensor(LATE, dtype=torch.int8), reason)
         entered = None if reason is None else reason == 0
@@ -289,8 +293,8 @@ def not_finite(rows: Any) -> Tensor | None:
 def diverged(tree: Tree, tier: int, number: int, round_: int, method: str) -> Diverged:
     """Return the error of a node whose rows are no longer finite."""
     return Diverged(
-        f"{tree.name(tier, number)!r} (tier {tier}) is no longer finite in round {round_}: {method} diverged; lower its step "
-        "sizes"
+        f"{tree.name(tier, number)!r} (tier {tier}) is no longer finite in round {round_ + 1}: {method} diverged; lower its "
+        "step sizes"
     )
 
 

@@ -141,11 +141,11 @@ class Reduction:
                 name = self._node.tree.name(self._node.tier, int(self._node.ids[waiting[0]]))
                 if int(self._mean.present[waiting[0]]):
                     raise ProtocolError(
-                        f"all children that answered {name!r} in round {self._node.round} have the weight 0 in "
+                        f"all children that answered {name!r} in round {self._node.round + 1} have the weight 0 in "
                         "Ask(weights=...): give one of them a weight above 0, or write Ask(..., otherwise=...)"
                     )
                 raise ProtocolError(
-                    f"nobody answered {name!r} in round {self._node.round}, and its program does not say what to take "
+                    f"nobody answered {name!r} in round {self._node.round + 1}, and its program does not say what to take "
                     "otherwise: write Ask(..., otherwise=...)"
                 )
             return values

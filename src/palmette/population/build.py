@@ -88,7 +88,7 @@ def make_population(
             f"{name_of(source)} has devices and teams of its own; leave tree = {shown(tree)} out. data.per_team = 10 keeps ten "
             "devices of each team"
         )
-    found = teams == "found"
+    found = isinstance(teams, str) and teams == "found"
     for word, value in (("found_by", found_by), ("found_teams", found_teams), ("given_teams", given_teams)):
         if value is not None and not found:
             raise BadInput(f"{word} = {shown(plain(value))} is for teams = 'found'; set that too, or leave it out")

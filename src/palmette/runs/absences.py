@@ -69,5 +69,9 @@ def read_absences(path: Path, tree: Tree) -> Absences:
     for one in table.to_pylist():
         if not 0 <= one["tier"] < tree.top:
             raise BadInput(f"replay = {str(path)!r}: {name} has tier {one['tier']}, and this tree is {tree}")
-        rows.append([one["round"] - 1, one["tier"] + 1, one["exchange"] - 1, tree.find(one["tier"], one["node"]), 1])
+        try:
+            number = tree.find(one["tier"], one["node"])
+        except BadInput as error:
+            raise BadInput(f"replay = {str(path)!r} is of other nodes: {error}") from None
+        rows.append([one["round"] - 1, one["tier"] + 1, one["exchange"] - 1, number, 1])
     return replay(torch.tensor(rows, dtype=torch.int64).reshape(-1, 5))

@@ -217,11 +217,18 @@ class RunConfig(BaseModel):
             tree: The population's tree.
             flat: Whether the method does without teams, so that its devices are all the server's.
         """
-        again = None if self.replay is None else read_absences(Path(self.replay), tree.flat() if flat else tree)
+        again = None if self.replay is None else read_absences(self.replayed, tree.flat() if flat else tree)
         return make_links(
             *(tree, self.links, self.clock, self.participation, self.loss, again),
             flat=flat,
         )
+
+    @property
+    def replayed(self) -> Path:
+        """The run to repeat, wherever this one is gone on with."""
+        if not self.replay:
+            raise BadInput("replay is empty: name the folder of the run to repeat, or leave it out")
+        return Path(self.replay).expanduser().absolute()
 
     def pace(self, tree: Tree) -> Pace | None:
         """Make the pace of the devices on the clock; nothing where there is none."""
@@ -269,6 +276,7 @@ class RunConfig(BaseModel):
             "model": about(task),
             "links": {name: link.written(f"links.{name}").model_dump() for name, link in self.links.items()},
             "clock": self.clock.written().model_dump(),
+            "replay": None if self.replay is None else str(self.replayed),
             "given": {role: {"object": path, "hash": digest} for role, (path, digest) in named.items()},
             "versions": versions(),
         }

@@ -43,6 +43,7 @@ from palmette.runs.metrics import traffic_table
 from palmette.runs.records import Record
 from palmette.runs.roll import roll
 from palmette.runs.saving import save_models
+from palmette.runs.wording import many
 from palmette.theory import advice, compared, warnings_of
 
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
@@ -95,7 +96,7 @@ class Execution:
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
         self._fingerprint = fingerprint(simulation, config)
-        self._stop = False
+        self._stop = self._told = False
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -229,16 +230,36 @@ class Execution:
         simulation = self._simulation
         with self._timed("evaluation"):
             found = self._history.measure()
-        losses = [score.by_samples("loss") for score in found.scores.values() if float(score.count.sum())]
+        most = math.inf if self._initial_loss is None else _BLOW_UP * max(1.0, self._initial_loss)
+        losses = [self._loss(score, most) for score in found.scores.values() if float(score.count.sum())]
         if self._initial_loss is None:
             # Of the kind that fares best: one that is adapted by steps far too large is beyond all bounds from the first.
             self._initial_loss = min(losses, default=0.0)
         for loss in losses if simulation.round else ():
-            if not loss <= _BLOW_UP * max(1.0, self._initial_loss):
+            if not loss <= most:
                 self._good = self._sane
                 raise Diverged(f"the loss grew to {loss:.3g} after round {simulation.round}")
         self._sane = simulation.round
         return found
+
+    def _loss(self, score: Scores, most: float) -> float:
+        """Return the mean loss; where bad replies are dropped, without single devices that are beyond all bounds."""
+        simulation, each = self._simulation, score.per_device("loss")
+        if not any(link.faults.drop_bad for link in simulation.links.values()):
+            return score.by_samples("loss")
+        if most == math.inf:  # before the first round nobody knows the bounds
+            return float(each.nan_to_num(math.inf)[score.count > 0].median())
+        fine = each <= most
+        bad = (~fine & (score.count > 0)).nonzero().squeeze(1).tolist()
+        if not bad or not bool(fine.any()):
+            return score.by_samples("loss")
+        if not self._told:
+            self._told, others = True, f" and {many(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
+            self._folder.warn(
+                f"the loss of {simulation.tree.name(0, bad[0])!r}{others} is beyond all bounds after round {simulation.round}; "
+                "the run goes on, because bad replies are dropped, and means of the loss over all devices have it in them"
+            )
+        return score.only(fine).by_samples("loss")
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ class LinkConfig(Part):
         on_bad_reply: What to do with a reply that is not finite (NaN or infinite): "stop" the run, or "drop" the reply.
         latency: Seconds that a message takes at least, each way: a number, "lognormal MEDIAN SIGMA" or "uniform LOW HIGH"
             (drawn for each node; with "each" at the end anew in every exchange), a table of names and numbers, or a CSV file
-            with the columns node, value and, where it changes, from (a round).
+            with the columns node, value and, where it changes, from (the first round, from 1). Nodes that a table leaves out
+            have 0.
         bandwidth: Bytes a second, written in the same ways; 0 for no limit.
     """
 
@@ -76,7 +77,8 @@ class LinkConfig(Part):
 
     def over(self, other: LinkConfig) -> LinkConfig:
         """Return these settings, and another link's where these say nothing."""
-        return LinkConfig(**{**_said(other), **_said(self)})
+        hidden = {"codec_down", "codec_up"} if self.codec is not None else set()  # both ways are said already
+        return LinkConfig(**{word: value for word, value in _said(other).items() if word not in hidden} | _said(self))
 
     def make(self, name: str, participation: Participation, loss: float) -> Link:
         """Make the link.
@@ -86,7 +88,6 @@ class LinkConfig(Part):
             participation: Who is asked.
             loss: Chance that a node that was asked does not answer.
         """
-        codec = self.codec or "none"
         away = None if self.away is None else Away.parse(self.away, f"{name}.away", self.away_unit or "rounds")
         if self.away_unit is not None and away is None:
             raise BadInput(
@@ -100,11 +101,19 @@ class LinkConfig(Part):
             drop_bad=self.on_bad_reply == "drop",
         )
         line = Line(
-            Amount.parse(self.latency or 0.0, f"{name}.latency"),
-            Amount.parse(self.bandwidth or 0.0, f"{name}.bandwidth"),
+            Amount.parse(0.0 if self.latency is None else self.latency, f"{name}.latency"),
+            Amount.parse(0.0 if self.bandwidth is None else self.bandwidth, f"{name}.bandwidth"),
         )
-        down, up = (_codec(own or codec, f"{name}.codec") for own in (self.codec_down, self.codec_up))
+        down, up = (self._codec(way, name) for way in ("codec_down", "codec_up"))
         return Link(participation, loss, faults=faults, down=down, up=up, line=line)
+
+    def _codec(self, way: str, name: str) -> Codec:
+        word = way if getattr(self, way) is not None else "codec"
+        said = getattr(self, word)
+        try:
+            return Codec.parse("none" if said is None else said)
+        except BadInput as error:
+            raise BadInput(f"{name}.{word}: {error}") from None
 
     def written(self, name: str) -> LinkConfig:
         """Return the settings as a run keeps them: what stood in files is written out."""
@@ -146,13 +155,6 @@ class ClockConfig(Part):
         if pace is None or self.speeds is None:
             return self
         return self.model_copy(update={"speeds": pace.speeds.written})
-
-
-def _codec(text: str, name: str) -> Codec:
-    try:
-        return Codec.parse(text)
-    except BadInput as error:
-        raise BadInput(f"{name}: {error}") from None
 
 
 def _said(one: LinkConfig) -> dict[str, Any]:
@@ -226,16 +228,32 @@ def make_links(
             top = links.get(next(reversed(names)), LinkConfig()).over(every)
             far = top.over(preset.get(tree.top - 1, LinkConfig()))
             codecs = {word: getattr(mine if any(_said(mine).keys() & set(_CODECS)) else top, word) for word in _CODECS}
-            settings = settings.model_copy(update={"latency": far.latency, "bandwidth": far.bandwidth, **codecs})
+            line = {word: _of_devices(getattr(far, word), tree, f"links.{word}") for word in ("latency", "bandwidth")}
+            settings = settings.model_copy(update={**line, **codecs})
         link = settings.make(f"links.{name}", drawn.get(tier, Participation()), loss)
-        _check_nodes(link, tree.flat() if flat and tier == 0 else tree, tier, f"links.{name}")
+        _check_nodes(link, tree.flat() if flat and tier == 0 else tree, tier, links.get(name, LinkConfig()), name)
         made[tier] = link if absences is None else _replayed(link, absences)
     return made
 
 
+def _of_devices(number: Number | None, tree: Tree, name: str) -> Number | None:
+    """Return numbers of the nodes below the server as those of the devices below each of them."""
+    amount = Amount() if number is None else Amount.parse(number, name)
+    if amount.kind != "table":
+        return number
+    tree.check_names(tree.top - 1, {node for node, _, _ in amount.rows}, name, every=False)
+    above = tree.ancestors(tree.top - 1)
+    return [
+        [tree.name(0, int(device)), begin, value]
+        for node, begin, value in amount.rows
+        for device in np.flatnonzero(above == tree.find(tree.top - 1, node))
+    ]
+
+
 def _replayed(link: Link, absences: Absences) -> Link:
-    """Return a link that loses those of a record and nobody else; its clock stays, by which asynchronous methods go."""
-    return replace(link, loss=0.0, absences=absences, faults=Faults(deadline=link.faults.deadline))
+    """Return a link that loses those of a record and nobody else; what moves the clock stays."""
+    timed = Faults(deadline=link.faults.deadline, away=link.faults.away)
+    return replace(link, loss=0.0, absences=absences, faults=timed)
 
 
 def unused(
@@ -253,11 +271,13 @@ def unused(
     left = ["loss"] if again and loss else []
     top = max(names.values())
     for name, link in links.items():
-        said, tier = set(_said(link)), names.get(name)
+        said, tier = {word for word, value in _said(link).items() if value != 0}, names.get(name)
         gone = said & (set(_FAULTS) - {"deadline"}) if again else set()
         if flat and top and tier is not None:
             # Of the devices' link who answers, of the top one how messages travel.
-            gone |= said & {"latency", "bandwidth"} if tier == 0 else said if tier < top else said & set(_FAULTS)
+            hidden = set(_CODECS) if _said(links.get("devices", LinkConfig())).keys() & set(_CODECS) else set()
+            above = said if tier < top else said & (set(_FAULTS) | hidden)
+            gone |= said & {"latency", "bandwidth"} if tier == 0 else above
         left += [f"links.{name}.{word}" for word in link.__class__.model_fields if word in gone]
     return left
 
@@ -270,11 +290,12 @@ def named(given: Any) -> Any:
     return given
 
 
-def _check_nodes(link: Link, tree: Tree, tier: int, name: str) -> None:
-    if link.faults.away is not None:
-        link.faults.away.check(tree, tier, f"{name}.away")
-    link.line.latency.check(tree, tier, f"{name}.latency")
-    link.line.bandwidth.check(tree, tier, f"{name}.bandwidth")
+def _check_nodes(link: Link, tree: Tree, tier: int, own: LinkConfig, name: str) -> None:
+    """Refuse names that are not at the link's lower end, under the name that the user wrote them."""
+    given = {"away": link.faults.away, "latency": link.line.latency, "bandwidth": link.line.bandwidth}
+    for word, value in given.items():
+        if value is not None:
+            value.check(tree, tier, f"links.{ALL if getattr(own, word) is None else name}.{word}")
 
 
 def _participation(

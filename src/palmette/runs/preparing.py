@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,10 @@ from palmette.population.packing import refuse_unusable
 from palmette.protocol import Algorithm
 from palmette.protocol.definition import check_method
 from palmette.runs.config import RunConfig
+from palmette.runs.folder import CONFIG
 from palmette.runs.limits import refuse_absurd
 from palmette.runs.linking import link_names, unused
+from palmette.runs.reading import make_config, read_config
 from palmette.task import Task, make_task
 from palmette.values import shown
 
@@ -61,6 +64,12 @@ def prepare(
         warnings.warn(
             f"{method.name} knows no teams: of participation, only devices applies to it", PalmetteWarning, stacklevel=3
         )
+    if config.replay is not None and (other := _unlike(config, method)):
+        warnings.warn(
+            f"the run in {config.replay} had {', '.join(other)}: only those of its absences that fit are repeated",
+            PalmetteWarning,
+            stacklevel=3,
+        )
     of_links = (config.links, config.loss, link_names(people.tree))
     if left := unused(*of_links, flat=method.flat, again=config.replay is not None):
         why = "a replay loses those that the other run lost" if config.replay else f"{method.name} knows no teams"
@@ -82,6 +91,26 @@ def prepare(
         store=config.store(method, people, task, path),
         pace=config.pace(people.tree),
     )
+
+
+def _unlike(config: RunConfig, method: Algorithm) -> list[str]:
+    """Return what was otherwise in the run to repeat, as far as it decides who is asked when."""
+    if not (config.replayed / CONFIG).is_file():
+        return []  # a table of absences alone
+    other = make_config(read_config(config.replayed / CONFIG), kept=True)
+    settings = {
+        name: list(value) if isinstance(value, tuple) else value  # as a file has them
+        for name, value in dataclasses.asdict(method).items()  # type: ignore[call-overload]
+    }
+    own = {name: value for name, value in other.settings.items() if name in settings and settings[name] != value}
+    said = [f"algorithm {other.algorithm}"] if other.algorithm != config.algorithm else []
+    said += [f"{name} {value}" for name, value in own.items() if other.algorithm == config.algorithm]
+    said += [f"another {word}" for word in ("seed", "tree", "participation") if _differ(config, other, word)]
+    return said + ([f"only {other.rounds} rounds"] if other.rounds < config.rounds else [])
+
+
+def _differ(one: RunConfig, other: RunConfig, word: str) -> bool:
+    return bool(getattr(one, word) != getattr(other, word))
 
 
 def check_population(population: Any) -> Population:

@@ -262,5 +262,5 @@ class Breaks(Teller):
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_sparse_reply_that_is_not_finite_is_told_of_its_sender(named: bool) -> None:
-    with pytest.raises(Diverged, match=r"'device-2' \(tier 0\) is no longer finite in round 0"):
+    with pytest.raises(Diverged, match=r"'device-2' \(tier 0\) is no longer finite in round 1"):
         simulate(Breaks(named=named), regression("2x2"), 1)

@@ -212,10 +212,9 @@ class Delivery:
 
     def _finite(self, reason: Tensor | None, *rows: Any) -> Tensor | None:
         """Drop children whose rows are not finite, where the user wants that; else the first of them ends the run."""
-        found = [bad for some in rows if (bad := not_finite(some)) is not None]
-        if not found:
+        bad = not_finite(*rows)
+        if bad is None:
             return reason
-        bad = torch.stack(found).any(0)
         node, office = self.parcel.node, self.parcel.office
         if reason is not None:
             bad &= reason == 0  # nobody sees a reply that does not arrive
@@ -279,10 +278,10 @@ def guarded(
     return changed(reply)
 
 
-def not_finite(rows: Any) -> Tensor | None:
-    """Return which rows of a message are not finite (bool); ``None`` where all are."""
-    found = None
-    for value in map(plain, rows.values() if isinstance(rows, Mapping) else [rows]):
+def not_finite(*bodies: Any) -> Tensor | None:
+    """Return which rows of some messages are not finite (bool), in any of them; ``None`` where all are."""
+    found, values = None, (one for rows in bodies for one in (rows.values() if isinstance(rows, Mapping) else [rows]))
+    for value in {id(rows): rows for rows in map(plain, values)}.values():  # what is sent is often what is kept
         if not isinstance(value, Tensor) or not value.is_floating_point() or math.isfinite(value.sum()):
             continue  # a finite sum has finite parts only, and is far cheaper to look at
         bad = ~(value.flatten(1) if value.dim() > 1 else value[:, None]).isfinite().all(1).cpu()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -102,7 +103,7 @@ class Link:
         if not 0 <= self.loss < 1:
             raise BadInput(f"loss must be at least 0 and below 1, not {self.loss}")
 
-    @property
+    @cached_property
     def encodes(self) -> bool:
         """Whether rows arrive as anything else than they are."""
         return not (self.down.plain and self.up.plain)

@@ -22,7 +22,7 @@ from palmette.tree import Tree
 
 ALL = "all"  # the name of the settings of all links
 Chance = Annotated[float, Field(ge=0, lt=1), NUMBER]
-Number = float | str | list[Any] | dict[str, float]
+Number = Annotated[float, NUMBER] | str | list[Any] | dict[str, Annotated[float, NUMBER]]
 """A number, or a text or a table that gives each node its own; see `Amount`."""
 _CODECS = ("codec", "codec_down", "codec_up")
 _FAULTS = ("lost", "late", "corrupt", "repeated", "deadline", "away", "away_unit", "on_bad_reply")

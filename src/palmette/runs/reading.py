@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,25 @@ def read_config(path: Path, data: bytes | None = None) -> dict[str, Any]:
         raise BadInput(f"cannot read config {path}: {error}") from None
 
 
+# What pydantic says of values, and what people say.
+_WORDS = {
+    r", (unable to parse string as an? \w+|got a number with a fractional part)": "",
+    r"a valid dictionary( or instance of \w+)?": "a table",
+    "a valid string": "text",
+    "a valid list": "a list",
+    "a valid integer": "a whole number",
+    "a (valid|finite) number": "a number",
+}
 # What pydantic adds to a key that may be of several kinds.
 _BRANCHES = ("literal", "function", "constrained", "str", "int", "float", "list[", "dict[")
+
+
+def _worded(said: str) -> str:
+    """Return what pydantic says that a value should be, in the words of people who do not know Python."""
+    said = said.removeprefix("Value error, ").removeprefix("Input ").removeprefix("should be ")
+    for pattern, word in _WORDS.items():
+        said = re.sub(pattern, word, said)
+    return said
 
 
 def make_config(values: Mapping[str, Any], *, kept: bool = False) -> RunConfig:
@@ -73,8 +91,7 @@ def make_config(values: Mapping[str, Any], *, kept: bool = False) -> RunConfig:
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown setting {where!r}{suggestion(where.split('.')[-1], _known(where))}")
             else:
-                said = item["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("should be ")
-                found.setdefault(f"{where}\0{shown(item['input'])}", []).append(said)
+                found.setdefault(f"{where}\0{shown(item['input'])}", []).append(_worded(item["msg"]))
         for key, told in found.items():
             where, _, value = key.partition("\0")
             about = _known(where).get(where.split(".")[-1])

@@ -275,3 +275,14 @@ def test_a_damaged_reply_is_told_by_its_checksum_on_separate_nodes() -> None:
     assert federation.server.ledger.entries[0, 1].missing == {"corrupt": 1}
     assert federation.server.ledger.entries[1, 1].missing == {}
     assert child.took_part
+
+
+def test_what_nobody_asked_for_takes_nobodys_place() -> None:
+    people = regression(TREE)
+    stacked = simulate(Counting(), people, 1, dtype=torch.float32, chunk=1)
+    with Separate(_untrained(Counting(), people)) as federation:
+        for machine in federation.machines[1]:
+            machine.returns.put((99, b"no message"))
+        federation.step()
+    federation.settle()
+    same_as_separate(federation.machines, stacked)

@@ -269,6 +269,8 @@ class Machine:
             sender, data = mail
             if isinstance(data, BaseException):
                 raise data
+            if sender not in wanted:
+                continue  # nobody asked it
             try:
                 reply = decode(data)
             except WireError:

@@ -51,7 +51,7 @@ def test_an_amount_is_a_number_a_distribution_or_a_table(tmp_path: Path) -> None
     assert amounts([["device-1", 4], ["device-2", 3, 7]], 1) == [9, 4, 9, 9, 9, 9]
     assert amounts([["device-1", 4], ["device-2", 3, 7]], 2) == [9, 4, 7, 9, 9, 9]
     file = tmp_path / "speeds.csv"
-    file.write_text("node,from,value\ndevice-0,0,1\ndevice-0,5,2\n")
+    file.write_text("node,from,value\ndevice-0,0,1\ndevice-0,5,2\n", encoding="utf-8-sig")  # as Excel writes it
     assert amounts(str(file), 3)[0] == 1  # the fourth round
     assert amounts(str(file), 4)[0] == 2
     assert Amount.parse(Amount.parse(str(file), "x").written, "x") == Amount.parse(str(file), "x")
@@ -142,6 +142,10 @@ def test_without_latency_deadline_and_clock_there_is_no_clock() -> None:
     [
         ({"links": {"devices": {"codek": "int8"}}}, "links.devices.codek.*codec"),
         ({"links": {"devices": {"codec": "int9"}}}, "links.devices.codec.*int8"),
+        ({"links": {"devices": {"codec": ""}}}, "links.devices.codec: codec ''"),
+        ({"links": {"devices": {"codec_up": "gzip"}}}, "links.devices.codec_up: codec 'gzip'"),
+        ({"links": {"devices": 3}}, "links.devices: should be a table, not 3"),
+        ({"links": {"devices": {"latency": ""}}}, "links.devices.latency"),
         ({"links": {"devices": {"lost": 1.0}}}, "links.devices.lost"),
         ({"links": {"devices": {"lost": "many"}}}, "links.devices.lost"),
         ({"links": {"devices": {"deadline": 0}}}, "links.devices.deadline"),
@@ -151,6 +155,7 @@ def test_without_latency_deadline_and_clock_there_is_no_clock() -> None:
         ({"links": {"devices": {"on_bad_reply": "ignore"}}}, "links.devices.on_bad_reply"),
         ({"links": {"codec": "int8"}}, "links: .*links.all.codec"),
         ({"clock": {"speeds": 0}}, "clock.speeds"),
+        ({"clock": {"speeds": True}}, "clock.speeds: should be a number"),
         ({"clock": {"preset": "mars"}}, "clock.preset"),
         ({"clock": {"stop": 1}}, "clock.stop.*step"),
     ],
@@ -167,6 +172,7 @@ def test_what_cannot_be_set_is_refused_by_its_name(values: dict[str, Any], told:
         ({"links": {"device": {"lost": 0.1}}}, "did you mean 'devices'"),
         ({"links": {"devices": {"away": [["team-1", 1, 2]]}}}, "links.devices.away.*team-1"),
         ({"links": {"teams": {"latency": {"device-1": 1.0}}}}, "links.teams.latency.*device-1"),
+        ({"links": {"all": {"away": [["device-1", 1, 2]]}}}, "links.all.away.*device-1"),
         ({"replay": "nowhere"}, "replay.*nowhere"),
     ],
 )

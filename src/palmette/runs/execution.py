@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from palmette.errors import Diverged, PalmetteError
 from palmette.learner import Halted, Optimiser
 from palmette.protocol import ModelKind
 from palmette.runs.absences import absences_table
+from palmette.runs.bounds import Bounds
 from palmette.runs.checkpoint import Memory, Seconds, Span, check_rounds, unfit
 from palmette.runs.checkpoint import history as unpacked
 from palmette.runs.config import RunConfig
@@ -43,12 +42,11 @@ from palmette.runs.metrics import traffic_table
 from palmette.runs.records import Record
 from palmette.runs.roll import roll
 from palmette.runs.saving import save_models
-from palmette.runs.wording import many
+from palmette.runs.stopping import hearing
 from palmette.theory import advice, compared, warnings_of
 
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
 _PUBLISH_SHARE, _PUBLISH_PAUSE = 0.01, 1.0  # of a run's seconds; seconds between two writings of the history so far
-_BLOW_UP = 1e4  # a loss so many times the initial one is no accident
 
 
 class Interrupted(PalmetteError):  # noqa: N818 - reads as what it is
@@ -85,7 +83,7 @@ class Execution:
         self._simulation, self._config, self._folder, self._observer = simulation, config, folder, observer
         self._history = History(simulation, config)
         self._keeper = Keeper(simulation, self._history, folder)
-        self._initial_loss: float | None = None
+        self._bounds = Bounds(simulation, folder.warn)
         self._seconds: Seconds = {
             "estimate": 0.0,
             "rounds": 0.0,
@@ -96,7 +94,7 @@ class Execution:
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
         self._fingerprint = fingerprint(simulation, config)
-        self._stop = self._told = False
+        self._stop = False
 
     @property
     def history(self) -> dict[str, list[Any]]:
@@ -133,7 +131,7 @@ class Execution:
         if simulation.round == 0:
             for text in (*simulation.learner.doubts, *self._look()):
                 self._folder.warn(text)
-        with self._signals():
+        with hearing(self._asked_to_stop):
             try:
                 if not resumed:
                     self._history.record(self._measure(), None)
@@ -227,39 +225,15 @@ class Execution:
 
     def _measure(self) -> Measured:
         """Evaluate the models as they are, once per state; a loss beyond all bounds ends the run."""
-        simulation = self._simulation
         with self._timed("evaluation"):
             found = self._history.measure()
-        most = math.inf if self._initial_loss is None else _BLOW_UP * max(1.0, self._initial_loss)
-        losses = [self._loss(score, most) for score in found.scores.values() if float(score.count.sum())]
-        if self._initial_loss is None:
-            # Of the kind that fares best: one that is adapted by steps far too large is beyond all bounds from the first.
-            self._initial_loss = min(losses, default=0.0)
-        for loss in losses if simulation.round else ():
-            if not loss <= most:
-                self._good = self._sane
-                raise Diverged(f"the loss grew to {loss:.3g} after round {simulation.round}")
-        self._sane = simulation.round
+        try:
+            self._bounds.check(found.scores.values())
+        except Diverged:
+            self._good = self._sane
+            raise
+        self._sane = self._simulation.round
         return found
-
-    def _loss(self, score: Scores, most: float) -> float:
-        """Return the mean loss; where bad replies are dropped, without single devices that are beyond all bounds."""
-        simulation, each = self._simulation, score.per_device("loss")
-        if not any(link.faults.drop_bad for link in simulation.links.values()):
-            return score.by_samples("loss")
-        if most == math.inf:  # before the first round nobody knows the bounds
-            return float(each.nan_to_num(math.inf)[score.count > 0].median())
-        fine = each <= most
-        bad = (~fine & (score.count > 0)).nonzero().squeeze(1).tolist()
-        if not bad or not bool(fine.any()):
-            return score.by_samples("loss")
-        if not self._told:
-            self._told, others = True, f" and {many(len(bad) - 1, 'other')}" if len(bad) > 1 else ""
-            self._folder.warn(
-                f"the loss of {simulation.tree.name(0, bad[0])!r}{others} is beyond all bounds after round {simulation.round}; "
-                "the run goes on, because bad replies are dropped, and means of the loss over all devices have it in them"
-            )
-        return score.only(fine).by_samples("loss")
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -280,7 +254,7 @@ class Execution:
             memory = Memory(
                 run=self._fingerprint.digest,
                 every=self._history.every,
-                initial_loss=self._initial_loss,
+                initial_loss=self._bounds.initial,
                 sane=self._sane,
                 rounds=self._simulation.rounds,
                 looked_at_rounds=self._simulation.looked_at_rounds,
@@ -294,7 +268,7 @@ class Execution:
         self._history.restore(pa.concat_tables(tables), memory.every)
         for record in kept:
             self._simulation.restore(record.tensors)
-        self._initial_loss = memory.initial_loss
+        self._bounds.initial = memory.initial_loss
         self._seconds = {**self._seconds, **memory.seconds}
         self._good, self._sane = self._simulation.round, memory.sane
         self._simulation.looked_at_rounds = memory.looked_at_rounds
@@ -379,24 +353,11 @@ class Execution:
         yield
         self._seconds[what] += time.perf_counter() - start
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Finish the round at the first Ctrl-C or SIGTERM; stop at once at the second."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: Any) -> None:
-            if self._stop:
-                self._simulation.learner.halt()  # an exception that is raised inside a library may be lost there
-                raise KeyboardInterrupt
-            self._stop = True
-            if self._observer is not None:
-                self._observer.stopping()
-
-        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, before in old.items():
-                signal.signal(number, before)
+    def _asked_to_stop(self) -> None:
+        """Finish the round when asked for the first time; stop at once at the second."""
+        if self._stop:
+            self._simulation.learner.halt()  # an exception that is raised inside a library may be lost there
+            raise KeyboardInterrupt
+        self._stop = True
+        if self._observer is not None:
+            self._observer.stopping()

@@ -6,13 +6,12 @@ Every run computes on one thread when there are several processes; the results d
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from functools import partial
 
+from palmette.runs.stopping import hearing
 from palmette.studies.helper import Helper
 from palmette.studies.trials import Eyes, Outcome, Populations, Told, Trial, run_trial
 
@@ -131,7 +130,7 @@ class Crew:
         queue = self._queue = Queue(chains, self._known, self._hear)
         beside = [threading.Thread(target=self._beside, args=(queue, number)) for number in range(self._jobs - 1)]
         beside = beside[: max(0, len(queue) - 1)]
-        with self._signals(queue):
+        with hearing(partial(self._asked_to_stop, queue)):
             for thread in beside:
                 thread.start()
             try:
@@ -201,21 +200,8 @@ class Crew:
             for helper in list(self._helpers.values()):
                 helper.stop()
 
-    @contextmanager
-    def _signals(self, queue: Queue) -> Iterator[None]:
-        """Finish the rounds under way at the first Ctrl-C or SIGTERM; end at once at the second."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def handle(number: int, frame: Any) -> None:
-            if queue.stopping:
-                raise KeyboardInterrupt
-            self._stop(queue)
-
-        old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, before in old.items():
-                signal.signal(number, before)
+    def _asked_to_stop(self, queue: Queue) -> None:
+        """Finish the rounds under way when asked for the first time; end at once at the second."""
+        if queue.stopping:
+            raise KeyboardInterrupt
+        self._stop(queue)

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
+.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
 
 setup: .venv/ready
 
@@ -40,7 +40,17 @@ page-library:
 	bash page-library/build.sh
 
 # Heavy proofs, run by hand; their results are in docs/.
-prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data
+# Every experiment of the papers at its small size, at most 90 minutes; docs/reproduction.md is written from the results.
+prove-papers: .venv/ready
+	.venv/bin/palmette reproduce all --write docs
+
+# At published size, the columns of softmax regression and of the small network; what was run is not run again.
+prove-papers-whole: .venv/ready
+	.venv/bin/palmette reproduce permfl-table1 --size whole --only mnist-mclr --only fmnist-mclr --only synthetic-mclr
+	.venv/bin/palmette reproduce pfedmt-table1 --size whole --only mnist-mlr-100 --only synthetic-mlr-100 --only synthetic-dnn-100
+	.venv/bin/palmette reproduce --write docs
+
+prove-papers prove-papers-whole prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data
 prove-kills prove-disks: export PYTHONPATH = tests
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py

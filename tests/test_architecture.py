@@ -27,6 +27,7 @@ LAYERS = (
     ("report",),
     ("studies", "bench", "testing"),
     ("figures", "page"),
+    ("reproduce",),
     ("cli",),
     ("__main__",),
 )

@@ -44,6 +44,8 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         parts += _files(told)
     if told["settings"]:
         parts += [Text("\nSettings", style="bold"), _settings(told["settings"])]
+    if "claims" in told:
+        parts += _experiment(told)
     if told.get("layers"):
         parts += [
             Text(f"\nLayers with parameters, for {told['made_for']}", style="bold"),
@@ -57,6 +59,25 @@ def details(told: Mapping[str, Any]) -> RenderableType:
         text = "  ".join(f"{key}={shown(value)}" for key, value in values.items())
         parts += [Text.assemble(("\nPreset ", "bold"), (preset, "bold cyan")), Padding(Text(text), (0, 2))]
     return Group(*parts, Text.assemble(("\nFor instance:  ", "bold"), _example(told)))
+
+
+def _experiment(told: Mapping[str, Any]) -> list[RenderableType]:
+    """Say what an experiment runs, what its paper does not state, and which claims it tests."""
+    parts: list[RenderableType] = [Text(told["about"])] if told["about"] else []
+    for title, lines in (
+        ("Studies", told["studies"]),
+        ("What the paper does not state, and what is taken", dict.fromkeys(told["unstated"], "")),
+        ("Claims", told["claims"]),
+    ):
+        if not lines:
+            continue
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="cyan" if any(lines.values()) else "")
+        table.add_column()
+        for name, text in lines.items():
+            table.add_row(*((Text(name), Text(text)) if text else (Text(f"- {name}"),)))
+        parts += [Text(f"\n{title}", style="bold"), table]
+    return parts
 
 
 def _files(told: Mapping[str, Any]) -> list[RenderableType]:

@@ -17,7 +17,17 @@ from palmette.population import FORMATIONS, PARTITIONS, SHIFTS
 from palmette.population.partition import option_names
 from palmette.runs.sections import ModelConfig
 
-_LONG = ("settings", "presets", "example", "layers", "made_for")  # of an entry: told of one, not of all
+_LONG = (
+    "settings",
+    "presets",
+    "example",
+    "layers",
+    "made_for",
+    "about",
+    "unstated",
+    "studies",
+    "claims",
+)  # of an entry: told of one, not of all
 
 
 def listed(topic: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -117,7 +127,11 @@ def _notes(topic: str) -> list[RenderableType]:
             _note("palmette run permfl --model dnn --set model.hidden=[100]"),
         ]
     if topic == "experiments":
-        return [Text(), _note("palmette reproduce l2gd-table1")]
+        return [
+            Text(),
+            Text.assemble(("What one runs and claims:  ", "bold"), "palmette list experiments pfedmt-table1"),
+            _note("palmette reproduce l2gd-table1"),
+        ]
     return [
         Text("\nPartition: how samples are dealt out to devices", style="bold"),
         _choices("partition", {name: _partition(name) for name in PARTITIONS}),

@@ -14,7 +14,7 @@ from palmette.cli.keys import data_keys, general_keys, model_keys, partition_key
 from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
 from palmette.population import PARTITIONS
-from palmette.studies.reproduce import EXPERIMENTS
+from palmette.reproduce import Experiment, names, read
 from palmette.task import make_task, own
 from palmette.task.models import MODELS
 
@@ -35,7 +35,7 @@ NAMES: Mapping[str, Iterable[str]] = {
     "algorithms": ALGORITHMS,
     "datasets": DATASETS,
     "models": MODELS,
-    "experiments": EXPERIMENTS,
+    "experiments": names(),
 }
 
 
@@ -116,7 +116,27 @@ def _layers(name: str) -> list[dict[str, Any]]:
 
 
 def _experiment(name: str) -> dict[str, Any]:
-    return {"summary": EXPERIMENTS[name].description, "settings": [], "example": f"palmette reproduce {name}"}
+    experiment = read(name)
+    return {
+        "summary": experiment.title,
+        "paper": experiment.paper,
+        "about": experiment.about,
+        "unstated": experiment.unstated,
+        "studies": {one["name"]: _study(experiment, one) for one in experiment.studies},
+        "claims": {claim.id: claim.says for claim in experiment.claims},
+        "settings": [],
+        "example": f"palmette reproduce {name}",
+    }
+
+
+def _study(experiment: Experiment, given: Mapping[str, Any]) -> str:
+    """Say what a study of an experiment is, and what its small size does with it."""
+    if why := experiment.left_out(given, "quick"):
+        return f"{given['title']}; only with --size whole: {why}"
+    made = experiment.study(given, "quick")
+    cuts = experiment.cuts(given, stand_in=bool(made and made.stands_in))
+    cut = f"; quick: {', '.join(cuts)}" if cuts else ""
+    return f"{given['title']}{cut}{f'; {made.stands_in}' if made and made.stands_in else ''}"
 
 
 def _first_line(documented: Any) -> str:

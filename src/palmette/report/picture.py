@@ -41,20 +41,21 @@ def check_picture(option: str, file: Path) -> None:
         raise BadInput(f"{option} {file}: write it as {', '.join(SUFFIXES)}, by the end of its name")
 
 
-def save(figure: Figure, path: Path, *, hint: str = "") -> Path:
+def save(figure: Figure, path: Path, *, hint: str = "", dpi: int | None = None) -> Path:
     """Write a figure as PNG, PDF or SVG, by the end of the file's name, and return where.
 
     Args:
         figure: What was drawn.
         path: The file.
         hint: What to add where it cannot be written.
+        dpi: Dots per inch of a PNG; the figure's own by default.
     """
     from palmette.report.style import FILES, settings
 
     kind = path.suffix.lower().removeprefix(".")
     with _whole(path, hint) as part, settings(FILES), warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        figure.savefig(part, format=kind, metadata=_ABOUT[kind])
+        figure.savefig(part, format=kind, metadata=_ABOUT[kind], dpi=dpi or "figure")
     _pass_on(heard)
     return path
 

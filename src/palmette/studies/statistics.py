@@ -18,6 +18,7 @@ Values = Mapping[int, Mapping[str, float]]
 """By seed and by the name of a device: a number, NaN where there is none."""
 Teams = Mapping[int, Mapping[str, str]]
 """By seed and by the name of a device: the name of its team."""
+_Team = npt.NDArray[np.float64]  # of the devices of a team: their numbers, and what each counts
 
 
 @dataclass(frozen=True)
@@ -71,47 +72,70 @@ def difference(one: Values, other: Values, teams: Teams, *, lower: bool = False)
         teams: Who is in which team.
         lower: Whether lower numbers are better, as of a loss.
     """
-    clusters: list[list[npt.NDArray[np.float64]]] = []  # by seed, by team, the differences of its devices
-    for seed, each in gaps(one, other, lower=lower).items():
-        by_team: dict[str, list[float]] = {}
-        for device, gap in each.items():
-            by_team.setdefault(teams[seed][device], []).append(gap)
-        clusters.append([np.array(team) for team in by_team.values()])
-    count = sum(len(team) for seed_ in clusters for team in seed_)
+    found = gaps(one, other, lower=lower)
+    low_high = interval(found, teams)
+    return Difference(*low_high, sum(map(len, found.values())), len(found))
+
+
+def interval(found: Values, teams: Teams, weights: Values | None = None) -> tuple[float, float, float]:
+    """Return the mean over the devices of each seed, then over seeds, and the ends of its bootstrap interval.
+
+    The ends are NaN where there is one number only, and the mean where there is none.
+
+    Args:
+        found: The numbers.
+        teams: Who is in which team.
+        weights: What every device counts; all the same by default.
+    """
+    clusters: list[list[_Team]] = []  # by seed, by team, the numbers of its devices and what they count
+    for seed, each in found.items():
+        by_team: dict[str, list[tuple[float, float]]] = {}
+        for device, value in each.items():
+            weight = 1.0 if weights is None else weights[seed][device]
+            by_team.setdefault(teams[seed][device], []).append((value, weight))
+        clusters.append([np.array(team).T for team in by_team.values()])
+    count = sum(team.shape[1] for seed_ in clusters for team in seed_)
     if not count:
-        return Difference(np.nan, np.nan, np.nan, 0, 0)
-    mean = float(np.mean([np.concatenate(seed_).mean() for seed_ in clusters]))
+        return np.nan, np.nan, np.nan
+    whole = [np.concatenate(seed_, 1) for seed_ in clusters]
+    mean = float(np.mean([np.average(values, weights=counts) for values, counts in whole]))
     if count == 1:
-        return Difference(mean, np.nan, np.nan, 1, 1)
-    draws = _bootstrap(clusters)
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Difference(mean, float(low), float(high), count, len(clusters))
+        return mean, np.nan, np.nan
+    low, high = np.quantile(_bootstrap(clusters), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return mean, float(low), float(high)
 
 
-def _bootstrap(clusters: list[list[npt.NDArray[np.float64]]]) -> npt.NDArray[np.float64]:
+def _bootstrap(clusters: list[list[_Team]]) -> npt.NDArray[np.float64]:
     """Return the mean of every bootstrap sample: of seeds, of teams within them, of devices within those."""
     drawn = address.numpy_generator(0, "bootstrap")
-    # The mean of a team's devices, drawn anew, for every bootstrap sample; then these are put together.
+    # The sum over a team's devices, drawn anew, for every bootstrap sample; then these are put together.
     total, weight = [], []
     for teams in clusters:
-        sums = np.stack([_sums(team, drawn) for team in teams], 1)
-        sizes = np.array([len(team) for team in teams])
+        sums = np.stack([_sums(team, drawn) for team in teams], 2)
         chosen = drawn.integers(len(teams), size=(DRAWS, len(teams)))
-        total.append(np.take_along_axis(sums, chosen, 1).sum(1))
-        weight.append(sizes[chosen].sum(1))
+        total.append(np.take_along_axis(sums[0], chosen, 1).sum(1))
+        weight.append(np.take_along_axis(sums[1], chosen, 1).sum(1))
     means = np.stack(total, 1) / np.stack(weight, 1)
     chosen = drawn.integers(len(clusters), size=(DRAWS, len(clusters)))
     result: npt.NDArray[np.float64] = np.take_along_axis(means, chosen, 1).mean(1)
     return result
 
 
-def _sums(team: npt.NDArray[np.float64], drawn: np.random.Generator) -> npt.NDArray[np.float64]:
-    """Return the sum of a team's devices, drawn anew, for every bootstrap sample; of very many devices it is normal."""
-    if len(team) > _MANY:
-        result = drawn.normal(team.sum(), team.std() * np.sqrt(len(team)), size=DRAWS)
-    else:
-        result = team[drawn.integers(len(team), size=(DRAWS, len(team)))].sum(1)
-    return result
+def _sums(team: _Team, drawn: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Return the sums of a team's devices, drawn anew, for every bootstrap sample: of their numbers, and of what they count.
+
+    Of very many devices they are normal.
+    """
+    values, counts = team
+    both = np.stack([values * counts, counts])
+    size = len(values)
+    if size <= _MANY:
+        drawn_sums: npt.NDArray[np.float64] = both[:, drawn.integers(size, size=(DRAWS, size))].sum(2)
+        return drawn_sums
+    if np.ptp(counts) == 0:
+        sums = drawn.normal(both[0].sum(), both[0].std() * np.sqrt(size), size=DRAWS)
+        return np.stack([sums, np.full(DRAWS, both[1].sum())])
+    return drawn.multivariate_normal(both.sum(1), size * np.cov(both, ddof=0), size=DRAWS, method="eigh").T
 
 
 def hurt(one: Values, other: Values, *, lower: bool = False) -> float:

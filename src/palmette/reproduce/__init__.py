@@ -1,0 +1,5 @@
+"""Experiments of the papers, run again: each is a file of data, and one engine (`conduct`) runs them all."""
+
+from palmette.reproduce.experiment import Experiment as Experiment
+from palmette.reproduce.reading import names as names
+from palmette.reproduce.reading import read as read

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import typer.testing
 
 
@@ -33,6 +34,12 @@ def _apart_from_the_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.setattr(typer.testing, "_get_command", functools.cache(typer.testing._get_command))
         patch.chdir(tmp_path_factory.mktemp("here"))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _the_same_luck() -> None:
+    """Start every test with the same state of torch's generator, whichever tests came before it in its process."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -305,6 +305,7 @@ def test_bad_input_is_one_sentence(words: list[str], told: str) -> None:
         ('methods = ["fedavg"]', 'methods = ["fedprox"]', "there is no method 'fedprox'"),
         ('reason = "there are no listeners"', "", "claim 4: it says no reason"),
         ("[methods.wild]", "[methods.wild", "cannot read"),
+        ("[methods.wild]", "[colours]\n[methods.wild]", "colours: there is no such key"),
         ('title = "wild (GM)"', 'title = "FedAvg (GM)"', "two rows are called 'FedAvg (GM)'"),
         ("at = 1 }", 'statistic = "median" }', "statistic"),
         ('study = "digits"\nmethods', 'study = "letters"\nmethods', "figure toy: there is no study 'letters'"),
@@ -322,6 +323,13 @@ def test_a_file_with_a_fault_says_where(tmp_path: Path, old: str, new: str, told
     path.write_text(TOY.replace(old, new))
     with pytest.raises(BadInput, match=re.escape(told)):
         read(str(path))
+
+
+def test_a_file_in_the_place_of_the_results_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(BadInput, match="is a file, not a folder"):
+        reproduce("group-bayes", out=tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 # -- the files of the papers -------------------------------------------------------------------------------------------

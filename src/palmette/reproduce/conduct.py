@@ -30,6 +30,7 @@ from palmette.studies.compare import Choice, plan_comparison
 from palmette.studies.conduct import conduct as conduct_study
 from palmette.studies.plan import Arm, is_study
 from palmette.studies.study import Study
+from palmette.studies.trials import refuse_unfit
 
 Studies = Mapping[str, Mapping[str, Any]]
 """By name, what is told of every study: its seeds, its cuts, what stands in for its data, or why it was left out."""
@@ -84,6 +85,8 @@ def reproduce(
         if one not in known:
             raise BadInput(f"{experiment.name} has no study {one!r}{nearest(one, known)}")
     folder = Path(out) / f"{experiment.name}-{size}"
+    for place in (Path(out), folder):
+        refuse_unfit(place)
     sources: dict[str, Source] = {}
     told: list[dict[str, Any]] = []
     for given in experiment.studies:

@@ -52,6 +52,8 @@ def _parsed(data: bytes, name: str, where: str) -> Experiment:
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{where}: {at + ': ' if at else ''}{one_line(first['msg'])}") from None
+        unknown = first["type"] == "extra_forbidden"
+        wrong = "there is no such key in the file of an experiment" if unknown else one_line(first["msg"])
+        raise BadInput(f"{where}: {at + ': ' if at else ''}{wrong}") from None
     except ValueError as error:
         raise BadInput(f"cannot read {where}: {one_line(str(error))}") from None

@@ -17,6 +17,7 @@ from programs import AsyncL2GD, TwoStages
 SMALL: dict[str, dict[str, Any]] = {
     "permfl": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
     "pfedmt": {"team_steps": 3, "local_steps": 4, "batch_size": 5},
+    "ladder": {"team_steps": 2, "local_steps": 4, "tune_steps": 3, "batch_size": 5},
     "hierfavg": {"team_steps": 3, "local_steps": 4, "batch_size": 5, "global_every": 2},
     "sfedhp": {"team_steps": 3, "local_steps": 4, "batch_size": 5, "zero_tol": 0.02},
     "fl": {"batch_size": 5},
@@ -56,6 +57,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "pfedbayes": {"local_steps": 4, "batch_size": 5, "alpha": 0.01, "eta": 0.01},
 }
 TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in SMALL.items()}
+# Pulls by numbers, and pulls that are found in other ways.
+LADDERS = {
+    "numbers": {"lam": 0.3, "gamma": 0.1, "share": 0.4},
+    "sums": {"survey": "sums"},
+    "directions": {"directions": True},
+    "directions-sums": {"directions": True, "survey": "sums"},
+}
+TABLE |= {f"ladder-{name}": algorithm("ladder", **SMALL["ladder"], **given) for name, given in LADDERS.items()}
 # Programs of other shapes keep the same contract: coins and masks, stages.
 TABLE |= {kind.name: kind() for kind in (AsyncL2GD, TwoStages)}
 # The plain L2GD program wants every device at every average and says nothing of what to take otherwise.

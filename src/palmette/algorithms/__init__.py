@@ -32,6 +32,7 @@ from palmette.algorithms.ifca import IFCA as IFCA
 from palmette.algorithms.installed import installed, load, path_of
 from palmette.algorithms.l2gd import L2GD as L2GD
 from palmette.algorithms.l2gd_coin import L2GDCoin as L2GDCoin
+from palmette.algorithms.ladder import Ladder as Ladder
 from palmette.algorithms.local import Local as Local
 from palmette.algorithms.mtgc import MTGC as MTGC
 from palmette.algorithms.own_parts import FedBABU as FedBABU
@@ -54,7 +55,7 @@ from palmette.protocol.settings import build
 
 FAMILIES: dict[str, tuple[type[Algorithm], ...]] = {
     "Personal models on a tree of teams": (
-        *(PerMFL, PFedMT, SFedHP),
+        *(PerMFL, PFedMT, SFedHP, Ladder),
         *(GroupFL, GroupPerFL),
         *(L2GD, L2GDCoin, AL2SGD),
         EdgeMixing,

@@ -14,25 +14,33 @@ A pull says how far models may lie apart and never how fast they move: a step is
 
 which is stable for any pull wherever gradient descent without one is. An infinite pull takes the model above as it is, a pull of
 zero forgets where a model began. On deeper trees every inner tier has its turn, from the top down.
+
+With ``"auto"`` the first round begins with a survey (`palmette.blocks.survey`): extra exchanges in which everybody finds out how
+different teams and devices are and how noisy their samples are. The pulls follow from that: ``h c^2 s2 / (s n)`` for a node
+with n training samples in a tier of variance s, where s2 is that of the noise. It is the pull of a mixed (multilevel) model.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from palmette.blocks.survey import ENDLESS, WORD, Found, Shape, Survey, Way, bare
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State, check_per_tier, inverse
+from palmette.learner.directions import Directions
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Replies, Server, State, check_per_tier, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Rate, settings
 from palmette.tree import Tree
 
 Pull = Annotated[float, Field(ge=0), NUMBER]
 """Zero for none, infinite to take the model above as it is."""
+Auto = Literal["auto"]
 
 
 @settings
@@ -41,23 +49,26 @@ class Ladder(Algorithm):
 
     Attributes:
         share: Share of the rounds that go to the global model; on deeper trees also to each inner tier but the lowest, of
-            the rounds that are left to it.
-        team_steps: Averages in a team in every round of its turn; on deeper trees also a list with one number per inner
-            tier, lowest first. While the global model is trained, there is one average over all devices in a round.
+            the rounds that are left to it. ``"auto"``: the more teams have in common, the more.
+        team_steps: Averages in a team in every round; on deeper trees also a list with one number per inner tier, lowest first.
         local_steps: Gradient steps of a device between two averages.
         tune_steps: Gradient steps that make a device's own model from its team's.
         alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable.
         lam: Pull (proximal strength) of a device's model to its team's; ``inf`` takes the team's model as it is, 0 is plain
-            fine-tuning. Also one number per device name.
+            fine-tuning. Also one number per device name. ``"auto"`` finds it from how different devices are.
         gamma: Pull (proximal strength) of a team's model to the model above it; ``inf`` takes that model as it is, 0 trains
             every team by itself. Also one number per team name; on deeper trees a list with one number per inner tier,
-            lowest first.
+            lowest first. ``"auto"`` finds it from how different teams are.
+        directions: Whether ``"auto"`` finds a pull of its own for every principal direction of the features, 30 at the most;
+            for linear models.
+        survey: What leaves a device to find pulls: ``"moments"`` are second moments of its samples, which its team sees;
+            ``"sums"`` are numbers of which the team needs only the sum over its devices.
         batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
     """
 
     name: ClassVar[str] = "ladder"
     absent: ClassVar[str] = (
-        "A device that is left out does nothing; the average is over those that answered, by their samples."
+        "A device that is left out does nothing; one that was never told its pull uses its team's model as it is."
     )
     search: ClassVar[Mapping[str, Between]] = {
         "alpha": Between(0.01, 1.0),
@@ -66,13 +77,15 @@ class Ladder(Algorithm):
     }
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0, "lam": 0, "gamma": 1}
 
-    share: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.5
-    team_steps: Count | tuple[Count, ...] = 10
+    share: Auto | Annotated[float, Field(gt=0, lt=1), NUMBER] = "auto"
+    team_steps: Count | tuple[Count, ...] = 1
     local_steps: Count = 20
     tune_steps: Count = 40
     alpha: Rate = 0.05
-    lam: Pull | dict[str, Pull] = 0.03
-    gamma: Pull | tuple[Pull, ...] | dict[str, Pull] = 0.01
+    lam: Auto | Pull | dict[str, Pull] = "auto"
+    gamma: Auto | Pull | tuple[Pull, ...] | dict[str, Pull] = "auto"
+    directions: bool = False
+    survey: Way = "moments"
     batch_size: BatchSize = 20
 
     def check(self, tree: Tree) -> None:
@@ -80,13 +93,27 @@ class Ladder(Algorithm):
         check_per_tier(tree, team_steps=self.team_steps, gamma=self.gamma)
         if isinstance(self.gamma, dict) and tree.tiers != 3:
             raise BadInput("gamma by team name is for trees with one tier of teams; give a list with one entry per tier")
+        if self.directions and "auto" not in (self.lam, self.gamma):
+            raise BadInput("directions = true is about the pulls that 'auto' finds, and lam and gamma are both given")
         super().check(tree)
 
+    @property
+    def surveys(self) -> bool:
+        """Whether anything is found by a survey."""
+        return "auto" in (self.lam, self.gamma, self.share)
+
+    @property
+    def _survey(self) -> Survey:
+        return Survey(self.survey, self.directions)
+
     def keeps(self, node: Node, initial: Tensor) -> State:
-        """Server and teams keep a model and which of their children began their turn; teams the model above, too."""
+        """Inner nodes keep a model, the one above and who began their turn; what a survey found goes to everybody."""
+        found = {"plan": initial.new_zeros(self._plan_size(node))} if self.surveys else {}
+        if self.directions and not Shape.of(node.layout).alone:
+            raise BadInput("directions = true is for linear models: in a network no direction of the features has a weight")
         if node.tier == 0:
-            return {}
-        kept = {"model": initial}
+            return {**found, **self._survey.keeps(node, initial)} if self.surveys else {}
+        kept = {"model": initial, **found}
         if node.tier < node.tree.top:
             kept["above"] = initial
         if node.tier > 1:
@@ -97,99 +124,235 @@ class Ladder(Algorithm):
         """Steps that are implicit in the pull are stable up to 1 / L, whatever the pulls."""
         return {"alpha": inverse(curvature)}
 
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell the pulls that were found."""
+        if not self.surveys or node.tier == node.tree.top:
+            return {}
+        plan = _Plan(state["plan"], node, self.directions)
+        return {"pull": torch.where(plan.told, plan.pull(node.tier, node.samples), torch.nan)}
+
     # -- turns ---------------------------------------------------------------------------------------------------------
 
-    def turns(self, tree: Tree, rounds: int) -> dict[int, int]:
-        """Return how many of the rounds each tier has, by tier, the server's first."""
+    def turns(self, tree: Tree, rounds: int, share: float, skipped: Mapping[int, bool]) -> dict[int, int]:
+        """Return how many of the rounds each tier has, by tier, the server's first.
+
+        Args:
+            tree: The tree.
+            rounds: All rounds.
+            share: The share of the global model.
+            skipped: Which inner tiers take the model above as it is.
+        """
         found, left = {}, rounds
-        skipped = {tier: self._pull(tier) == math.inf for tier in range(1, tree.top)}
         for tier in range(tree.top, 0, -1):
-            after = tier - 1
-            if not any(not skipped[below] for below in range(1, tier)):
-                wanted = left - after
-            else:
-                wanted = 1 if skipped.get(tier) else round(self.share * left)
-            found[tier] = left if tier == 1 else min(left, max(1, min(wanted, left - after)))
+            below = [one for one in range(1, tier) if not skipped[one]]
+            wanted = 0 if tier < tree.top and skipped[tier] else left if not below else max(1, round(share * left))
+            found[tier] = min(left, wanted)
             left -= found[tier]
         return found
 
-    def stage(self, tree: Tree, round_: int, rounds: int) -> int:
-        """Return the tier whose models are trained in a round."""
-        last = 0
-        for tier, count in self.turns(tree, rounds).items():
-            last += count
-            if round_ < last:
-                return tier
-        return 1
+    def _turns_by_settings(self, tree: Tree, rounds: int) -> dict[int, int] | None:
+        if self.surveys:
+            return None
+        assert isinstance(self.share, float)
+        skipped = {tier: self._given(tier) == math.inf for tier in range(1, tree.top)}
+        return self.turns(tree, rounds, self.share, skipped)
 
     def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
-        """Tell how many rounds every tier has."""
-        turns = self.turns(tree, rounds)
+        """Tell how many rounds every tier has, and what a survey costs."""
+        turns = self._turns_by_settings(tree, rounds)
+        if turns is None:
+            return self._survey.outline(tree.top)
         told: dict[str, Any] = {"global_rounds": turns.pop(tree.top)}
         if turns:
             given = list(turns.values())[::-1]
             told["team_rounds"] = given[0] if len(given) == 1 else given
-            if not all(given):
-                told["note"] = f"{rounds} rounds are too few for all tiers: teams that had no turn have the model above"
         return told
 
-    def _pull(self, tier: int) -> Any:
-        """Return the pull of the nodes of an inner tier to their parents."""
+    def _given(self, tier: int) -> Any:
+        """Return the setting for the pull of a tier to its parents."""
+        if tier == 0:
+            return self.lam
         return self.gamma[tier - 1] if isinstance(self.gamma, tuple) else self.gamma
+
+    def _stage(self, node: Node, plan: Tensor | None) -> int:
+        """Return the tier whose models are trained in this round."""
+        if plan is None:
+            turns = self._turns_by_settings(node.tree, node.rounds)
+            assert turns is not None
+            ends = [sum(list(turns.values())[: place + 1]) for place in range(node.tree.top)]
+        else:
+            ends = [int(end) for end in plan[0, : node.tree.top].tolist()]
+        return next((node.tree.top - place for place, end in enumerate(ends) if node.round < end), 1)
+
+    def _plan_size(self, node: Node) -> int:
+        return node.tree.top * (1 + (Shape.of(node.layout).size + 1 if self.directions else 1))
+
+    def _planned(self, node: Node, found: Found) -> Tensor:
+        """Return what a survey found as a row: when each tier's turn ends, then every tier's pulls."""
+        tree = node.tree
+        pulls = [float(found.pulls[tier]) for tier in range(tree.top)]
+        skipped = {
+            tier: pulls[tier] >= ENDLESS if self._given(tier) == "auto" else self._given(tier) == math.inf
+            for tier in range(1, tree.top)
+        }
+        share = found.share if self.share == "auto" else self.share
+        turns = self.turns(tree, node.rounds, share, skipped)
+        ends = torch.tensor(list(turns.values())).cumsum(0).double()
+        each = torch.cat([found.pulls[:, None], found.turned], 1) if self.directions else found.pulls[:, None]
+        return torch.cat([ends, each.flatten().cpu()])[None]
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
-    def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
+    def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
         """Train the model that came down on one's own data, pulled to the model above it where there is one."""
-        if isinstance(message, Tensor):
-            return self._descend(node, message, message, 0.0, self.local_steps), state
-        pull = message["pull"] if "pull" in message else self._pull(node.stage)
-        return self._descend(node, message["model"], message["above"], pull, self.local_steps), state
+        if WORD in message:
+            return self._survey.answer(node, message, state)
+        state = {**state, "plan": message["plan"][:, 0].to(state["plan"])} if self.surveys else state
+        w = message["model"]
+        if "above" not in message:
+            return self._descend(node, w, w, 0.0, self.local_steps), state
+        return self._descend(node, w, message["above"], self._pull(node, message["pull"][:, 0], state), self.local_steps), state
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
         """Train one's team's model further, pulled back to it."""
-        return self._descend(node, parent, parent, node.own(self.lam, parent), self.tune_steps)
+        if self.lam != "auto":
+            given = node.own(self.lam, parent)
+            given = given.clamp(max=ENDLESS) if isinstance(given, Tensor) else min(given, ENDLESS)
+            return self._descend(node, parent, parent, given, self.tune_steps)
+        plan = _Plan(state["plan"], node, self.directions)
+        strength = plan.strengths(0, node.samples).to(parent)
+        return self._descend(node, parent, parent, self._pull(node, strength, state), self.tune_steps)
 
-    def _descend(self, node: Device, start: Tensor, centre: Tensor, pull: float | Tensor, steps: int) -> Tensor:
-        """Take steps that are implicit in the pull; where it is infinite, the rows end at their centre."""
-        strength = torch.as_tensor(pull, dtype=start.dtype, device=start.device)
-        free = torch.where(strength.isinf(), 0.0, strength)
-        rate = node.own(self.alpha, start) / (1 + node.own(self.alpha, start) * free)
-        moved = node.descend(start, steps=steps, lr=_row(rate), pull=_row(free), centre=centre)
-        return torch.where(strength.isinf(), centre, moved)
+    def _pull(self, node: Device, strength: Tensor, state: State) -> Tensor | Directions:
+        """Return pulls from their strengths ``(n, 1)``, or by direction ``(n, 1 + size)``: the last is the constant's."""
+        if strength.shape[1] == 1:
+            return strength
+        shape = Shape.of(node.layout)
+        basis = state["basis"].view(-1, shape.features, shape.kept)
+        inside = strength[:, 1 : 1 + shape.kept]
+        # Who never got the directions has one pull for all of them.
+        lacks = (basis == 0).flatten(1).all(1)[:, None]
+        inside = torch.where(lacks, strength[:, :1], inside)
+        last = strength[:, -1:] if shape.bias else strength[:, :1]
+        return Directions(basis, inside, strength[:, :1], torch.where(lacks, strength[:, :1], last))
+
+    def _descend(
+        self, node: Device, start: Tensor, centre: Tensor, pull: float | Tensor | Directions, steps: int
+    ) -> Tensor:
+        """Take steps that are implicit in the pull."""
+        alpha = node.own(self.alpha, start)
+        if isinstance(pull, Directions):
+            return node.descend(start, steps=steps, lr=_row(alpha), pull=pull, centre=centre)
+        if bool((torch.as_tensor(pull) >= ENDLESS).all()):
+            return centre
+        return node.descend(start, steps=steps, lr=_row(alpha / (1 + alpha * pull)), pull=_row(pull), centre=centre)
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Train one's own model in one's turn; before it pass on what comes down and average, after it hand one's over."""
-        if node.stage > node.tier:
-            got = yield Ask(message, reduce="samples", otherwise=_model(message))
-            return got.rows, {**state, "model": _model(message)}
-        if node.stage < node.tier:
-            return None, (yield from self._hand_over(node, state))
-        w, above = (state["model"], state["above"]) if message is None else (message, message)
-        pull = node.own(self._pull(node.tier), w)
-        trains = ~torch.as_tensor(pull).isinf().reshape(-1).expand(len(node)).cpu()
+        if message is not None and WORD in message:
+            return (yield from self._survey.pass_on(node, message, state))
+        plan = None
+        if self.surveys:
+            plan = state["plan"] if message is None else message["plan"][:, 0].to(state["plan"])
+            state = {**state, "plan": plan}
+        stage = self._stage(node, plan)
+        if stage < node.tier:
+            if message is not None:
+                state = {**state, "model": message["model"], "above": message["model"]}
+            return None, (yield from self._hand_over(node, state, stage, plan))
+        told = {} if plan is None else {"plan": bare(plan)}
+        if stage > node.tier:
+            w, above = message["model"], message.get("above")
+            pull = None if above is None else message["pull"][:, 0]
+            state = {**state, "model": w if above is None else above}
+        else:
+            w, above = (state["model"], state["above"]) if message is None else (message["model"], message["model"])
+            pull = self._strength(node, w, plan)
+        if above is not None:
+            told = {**told, "above": above, "pull": bare(pull)}
         steps = self.team_steps[node.tier - 1] if isinstance(self.team_steps, tuple) else self.team_steps
-        for _ in range(steps if bool(trains.any()) else 0):
-            got = yield Ask(self._pulled(w, above, pull), to=trains, reduce="samples", otherwise=w)
+        for _ in range(steps):
+            got = yield Ask({"model": w, **told}, reduce="samples", otherwise=w)
             w = got.rows
+        if stage > node.tier:
+            return w, state
         return None, {**state, "model": w, "above": above}
 
-    def _pulled(self, w: Tensor, above: Tensor, pull: float | Tensor) -> Any:
-        """Return what devices need for a step of a team's model: without a pull, not the model above."""
-        if isinstance(pull, Tensor):
-            return {"model": w, "above": above, "pull": pull}
-        return {"model": w, "above": above} if pull else w
+    def _strength(self, node: Node, like: Tensor, plan: Tensor | None) -> Tensor:
+        """Return the pulls of some inner nodes to the model above ``(n, 1)``, by direction ``(n, 1 + size)``."""
+        given = self._given(node.tier)
+        if given != "auto":
+            one = torch.as_tensor(node.own(given, like), dtype=like.dtype, device=like.device).reshape(-1, 1)
+            one = one.clamp(max=ENDLESS).expand(len(node), 1)
+            width = Shape.of(node.layout).size + 1 if self.directions else 1
+            return one.expand(-1, width).contiguous()
+        assert plan is not None
+        return _Plan(plan, node, self.directions).strengths(node.tier, node.samples).to(like)
 
     def server(self, node: Node, state: State) -> Server:
         """Average over all devices in the global model's turn; then hand it over."""
-        if node.stage < node.tier:
-            return (yield from self._hand_over(node, state))
-        replies = yield Ask(state["model"], reduce="samples", otherwise=state["model"])
+        plan = None
+        if self.surveys:
+            if not bool(state["plan"].any()):
+                found = yield from self._survey.ask(node, state["model"])
+                if found is None:
+                    return state  # nobody answered yet
+                state = {**state, "plan": self._planned(node, found).to(state["plan"])}
+            plan = state["plan"]
+        stage = self._stage(node, plan)
+        if stage < node.tier:
+            return (yield from self._hand_over(node, state, stage, plan))
+        message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
+        replies = yield Ask(message, reduce="samples", otherwise=state["model"])
         return {**state, "model": replies.rows}
 
-    def _hand_over(self, node: Node, state: State) -> Server:
-        """Give one's model to the children that begin their turn; otherwise let them work by themselves."""
-        if node.stage < node.tier - 1:
-            yield Ask(None)
-            return dict(state)
-        began = torch.gather(state["began"], 1, node.child_ids[None].to(state["began"].device)) > 0
+    def _hand_over(
+        self, node: Node, state: State, stage: int, plan: Tensor | None
+    ) -> Generator[Any, Replies, State]:
+        """Give one's model to the children that begin their turn, and let the others work by themselves."""
+        everybody = node.child_ids.to(state["began"].device)
+        began = state["began"].gather(1, everybody[None].expand(len(node), -1))
+        mine = began[node.child_parents, node.child_places] > 0
+        yield Ask(None, only=mine.cpu())
+        message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
+        handed = yield Ask(message, only=~mine.cpu(), reduce="stack")
+        now = state["began"].clone()
+        places = handed.positions.to(now.device)
+        now[handed.parents.to(now.device), everybody[places]] = 1
+        return {**state, "began": now}
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What a survey found, as nodes keep it.
+
+    Attributes:
+        rows: One line per node: when each tier's turn ends, then the pulls of every tier times the samples of a node.
+        node: The nodes.
+        turned: Whether there is one for each direction too.
+    """
+
+    rows: Tensor
+    node: Node
+    turned: bool
+
+    @property
+    def told(self) -> Tensor:
+        """Which nodes have been told (bool)."""
+        return (self.rows != 0).any(1)
+
+    def strengths(self, tier: int, samples: Tensor) -> Tensor:
+        """Return the pulls of nodes of a tier ``(n, 1)``, by direction ``(n, 1 + size)``; endless where not told."""
+        top = self.node.tree.top
+        mine = self.rows[:, top:].unflatten(1, (top, -1))[:, tier].double()
+        each = mine / samples.to(mine)[:, None].clamp(min=1)
+        return torch.where(self.told[:, None], each.clamp(max=ENDLESS), ENDLESS)
+
+    def pull(self, tier: int, samples: Tensor) -> Tensor:
+        """Return one pull for each node of a tier."""
+        return self.strengths(tier, samples)[:, 0]
+
+
+def _row(value: float | Tensor) -> float | Tensor:
+    """Return a column as one number per row."""
+    return value.flatten() if isinstance(value, Tensor) else value

@@ -85,10 +85,15 @@ def lift(known: Known, ratio: Tensor) -> Lifted:
 
 def _factor(known: Known, ratio: Tensor) -> tuple[Tensor, Tensor]:
     """Return the roots of the ratios, and the Cholesky factor of ``I + D^1/2 G D^1/2``."""
-    root = ratio.to(known.gram).sqrt()
+    root = ratio.to(known.gram).clamp(min=0.0).sqrt()
     inner = root[:, None] * known.gram * root
     size = len(root)
-    return root, torch.linalg.cholesky(inner + torch.eye(size, dtype=inner.dtype, device=inner.device))
+    inner = (inner + inner.mT) / 2 + torch.eye(size, dtype=inner.dtype, device=inner.device)
+    factor, failed = torch.linalg.cholesky_ex(inner)
+    if bool(failed.any()):  # a gram that a link rounded need not be one any more: take the nearest that is
+        values, vectors = torch.linalg.eigh(inner)
+        factor = torch.linalg.cholesky((vectors * values.clamp(min=1.0)[:, None]) @ vectors.mT)
+    return root, factor
 
 
 class Fit(NamedTuple):
@@ -193,7 +198,7 @@ def search(tiers: int) -> Generator[Points, Sequence[float], tuple[float, ...]]:
     Args:
         tiers: How many tiers there are below the server.
     """
-    best, known = (0.1,) * tiers, dict[tuple[float, ...], float]()
+    best = (0.1,) * tiers
     pairs = [(tier, tier + 1) for tier in range(tiers - 1)] or [(0,)]
     turns = [(pair, None) for pair in pairs] + [(pair, step) for step in _FINER for pair in pairs]
     for pair, step in turns:
@@ -204,9 +209,10 @@ def search(tiers: int) -> Generator[Points, Sequence[float], tuple[float, ...]]:
             for tier, value in zip(pair, values, strict=True):
                 point[tier] = value
             tried.append(tuple(point))
-        fresh = [point for point in dict.fromkeys(tried) if point not in known]
-        known |= dict(zip(fresh, (yield fresh), strict=True))
-        best = max(known, key=lambda point: known[point])
+        tried = list(dict.fromkeys(tried))
+        # The best so far is among those tried: where not everybody answers, only points of one exchange can be compared.
+        found = dict(zip(tried, (yield tried), strict=True))
+        best = max(found, key=lambda point: found[point])
     return tuple(0.0 if value <= LEAST * 2 else value for value in best)
 
 

@@ -106,17 +106,19 @@ class Batch:
             self.running = moving.flatten(tensors)
         return output
 
-    def features(self, row: Tensor | Mapping[str, Tensor], of: Which = "head") -> Tensor:
+    def features(self, row: Tensor | Mapping[str, Tensor], of: Which | None = "head") -> Tensor:
         """Return what enters a part of the module: the input of the first of its layers that is called.
 
         Args:
             row: The parameters, as in `predict`.
-            of: The part.
+            of: The part; ``None`` for the last layer that is learned.
         """
         seen: list[Any] = []
+        layout = self._task.layout
+        layers = {layer_of(name) for name in (layout.members(of) if of is not None else self._task.learned.names[-1:])}
         hooks = [
             self._module.get_submodule(layer).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-            for layer in {layer_of(name) for name in self._task.layout.members(of)}
+            for layer in layers
         ]
         try:
             self.predict(row)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from palmette import address
 from palmette.learner.batches import Plan
+from palmette.learner.directions import Directions
 from palmette.learner.fused import FusedBackend
 from palmette.learner.optimisers import Stepping
 from palmette.learner.samples import Samples
@@ -31,7 +32,7 @@ class Update:
 
     Attributes:
         lr: Step size, one number or one per row.
-        pull: Strength of the pull, one number or one per row.
+        pull: Strength of the pull, one number, one per row, or one per direction; in the last case steps are implicit in it.
         centre: Rows to be pulled to.
         shift: A further gradient that is the same at every step.
         extra: A further gradient as a function of the rows.
@@ -43,7 +44,7 @@ class Update:
     """
 
     lr: PerRow
-    pull: PerRow
+    pull: PerRow | Directions
     centre: Tensor | None
     shift: Tensor | None
     extra: Callable[[Tensor], Tensor] | None
@@ -56,13 +57,19 @@ class Update:
     @property
     def uniform(self) -> bool:
         """Whether all rows take the same step, so that it can be folded into the gradient."""
-        numbers = not isinstance(self.lr, Tensor) and not isinstance(self.pull, Tensor)
+        numbers = not isinstance(self.lr, Tensor) and not isinstance(self.pull, Tensor | Directions)
         return numbers and self.extra is None and self.stepping is None
+
+    @property
+    def number(self) -> float:
+        """The pull of a uniform step."""
+        assert not isinstance(self.pull, Directions)
+        return float(self.pull)
 
     @property
     def added(self) -> tuple[Tensor | None, float]:
         """What a uniform step adds to rows besides the gradient, and its factor: zero in the parts that take no steps."""
-        lr, pull = float(self.lr), float(self.pull)
+        lr, pull = float(self.lr), self.number
         rows, factor = (self.centre, lr * pull) if pull else (None, 0.0)
         if self.shift is not None:
             rows, factor = (-self.shift, lr) if rows is None else (rows - self.shift / pull, factor)
@@ -74,8 +81,13 @@ class Update:
         """Change rows in place; ``which`` are their positions in the stack, all by default."""
         if self.l2:
             gradient = gradient + self.l2 * rows
+        turned = self.pull if isinstance(self.pull, Directions) else None
         if self.centre is not None:
-            gradient = gradient + take(column(self.pull, rows), which) * (rows - take(self.centre, which))
+            away = rows - take(self.centre, which)
+            if isinstance(self.pull, Directions):
+                gradient = gradient + self.pull.times(away, self.layout, which)
+            else:
+                gradient = gradient + take(column(self.pull, rows), which) * away
         if self.shift is not None:
             gradient = gradient + take(self.shift, which)
         if self.extra is not None:
@@ -87,7 +99,8 @@ class Update:
             gradient = self.stepping.step(mine, gradient, which)
         elif self.decay:
             gradient = gradient + self.decay * mine
-        change = take(column(self.lr, rows), which) * gradient
+        lr = take(column(self.lr, rows), which)
+        change = lr * gradient if turned is None else lr * turned.damped(gradient, self.layout, lr, which)
         if self.only is None:
             rows -= change
         else:
@@ -158,7 +171,7 @@ def _run(
     if begin == end or not len(rows):
         return rows.clone()
     lr = float(update.lr)
-    beta = 1 - lr * (float(update.pull) + update.l2 + update.decay)
+    beta = 1 - lr * (update.number + update.l2 + update.decay)
     alpha = -lr / plan.size if plan.full else -lr
     space = backend.space(len(rows), plan.size, fold=True, only=update.only)
     if dropout is None and space.alone(samples):

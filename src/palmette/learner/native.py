@@ -20,6 +20,7 @@ from torch import Tensor
 from palmette.learner import kernel
 from palmette.learner.batches import Plan, primes
 from palmette.learner.descent import PerRow, Update, column
+from palmette.learner.directions import Directions
 from palmette.learner.fused import FusedBackend
 from palmette.learner.links import NotFused
 from palmette.learner.lowering import Layer, dense_layers
@@ -125,7 +126,8 @@ class NativeBackend(FusedBackend):
 
     def takes(self, samples: Samples, update: Update) -> bool:
         """Return whether the kernel can do a descent."""
-        return update.extra is None and update.stepping is None and self.reads(samples)
+        whole = update.extra is None and update.stepping is None and not isinstance(update.pull, Directions)
+        return whole and self.reads(samples)
 
     def descend(
         self,
@@ -239,6 +241,7 @@ def told_of(plan: Plan) -> kernel.Plan:
 
 def _added(update: Update) -> tuple[Tensor | None, Floats]:
     """Return the centre, and the factors of ``centre - row``, of ``-row`` and of the gradient: one each, or one per row."""
+    assert not isinstance(update.pull, Directions)  # the kernel takes no such descent
     rate, pull = _numbers(update.lr), _numbers(update.pull)
     near, centre, decay = rate * pull, update.centre, rate * (update.l2 + update.decay)
     if update.shift is not None:

@@ -78,7 +78,7 @@ def _changer(mine: Instance, update: Update) -> Callable[[int], Change]:
     if not update.uniform:
         return lambda i: _as_written(mine, update, torch.tensor([i], device=row.device))
     (added, factor), lr = update.added, float(update.lr)
-    keep = 1 - lr * (float(update.pull) + update.l2 + update.decay)
+    keep = 1 - lr * (update.number + update.l2 + update.decay)
     # One pass over the row, where what it keeps and what it is drawn by make one together.
     draws = added is not None and keep == 1 - factor and update.only is None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,7 @@ def outputs_of(learner: Learner, rows: Tensor, ids: Tensor, split: Split, runnin
 
 
 def features_of(
-    learner: Learner, rows: Tensor, ids: Tensor, split: Split, running: Tensor | None, of: Which
+    learner: Learner, rows: Tensor, ids: Tensor, split: Split, running: Tensor | None, of: Which | None
 ) -> Outputs:
     """Return what enters a part of each row's model: the input of the first of its layers that is called."""
     return _run(learner, rows, ids, split, running, lambda row, batch: batch.features(row, of))
@@ -74,3 +74,20 @@ def _run(
         else:
             values = vmap(one, in_dims=(0, 0, 0, None if running is None else 0))(rows, x, y, running)
     return Outputs(values, y, (position < count[:, None]).to(learner.device))
+
+
+def training_of(learner: Learner, ids: Tensor, rows: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return, device after device, the features and the targets of its training samples, in double precision.
+
+    Args:
+        learner: Whose samples.
+        ids: The devices.
+        rows: Models whose last layer's inputs are the features; without them, the samples' own features are.
+    """
+    first, count = learner.scorer.ranges(ids, "train")
+    found = None if rows is None else features_of(learner, rows, ids, "train", None, None)
+    for position, (begin, size) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
+        index = torch.arange(begin, begin + size, device=learner.device)
+        x = learner.data.features(index) if found is None else found.values[position, :size]
+        y = learner.data.targets(index)
+        yield x.flatten(1).double(), y

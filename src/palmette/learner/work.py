@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch import Tensor
 from palmette.errors import BadInput, PalmetteError
 from palmette.learner.backends import Objective, Stack, task_loss
 from palmette.learner.descent import PerRow, Update, column, fold, take
+from palmette.learner.directions import Directions
 from palmette.learner.fused import FusedBackend
 from palmette.learner.loop import LoopBackend
 from palmette.learner.native import NativeBackend
 from palmette.learner.one_by_one import one_by_one
 from palmette.learner.optimisers import Memory, Optimiser, Stepping
-from palmette.learner.outputs import Outputs, features_of, outputs_of
+from palmette.learner.outputs import Outputs, features_of, outputs_of, training_of
 from palmette.learner.routine import Move, Routine, fused, native, stepwise
 from palmette.learner.scores import Split
 from palmette.learner.spectrum import Spectrum
@@ -51,7 +52,7 @@ class LocalWork(Steps):
         *,
         steps: int | Tensor | Epochs,
         lr: PerRow,
-        pull: PerRow = 0.0,
+        pull: PerRow | Directions = 0.0,
         centre: Tensor | None = None,
         shift: Tensor | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
@@ -66,7 +67,8 @@ class LocalWork(Steps):
             start: Rows to start from; they are not changed.
             steps: One number, one per row, or `Epochs`.
             lr: Step size, one number or one per row.
-            pull: Strength of the pull towards ``centre``, one number or one per row.
+            pull: Strength of the pull towards ``centre``: one number, one per row, or one per direction of a linear model
+                (`Directions`), in which the steps are then implicit.
             centre: Rows to be pulled to; needed with a pull.
             shift: A further gradient, one row each, that is the same at every step; it costs next to nothing.
             extra: A further gradient as a function of the rows; it is slower.
@@ -99,7 +101,7 @@ class LocalWork(Steps):
         *,
         steps: int | Tensor | Epochs,
         lr: PerRow,
-        pull: PerRow = 0.0,
+        pull: PerRow | Directions = 0.0,
         centre: Tensor | None = None,
         shift: Tensor | None = None,
         extra: Callable[[Tensor], Tensor] | None = None,
@@ -121,7 +123,7 @@ class LocalWork(Steps):
             batch: Which batches.
             only: The part of the model that takes steps.
         """
-        if centre is None and (isinstance(pull, Tensor) or pull != 0):
+        if centre is None and (isinstance(pull, Tensor | Directions) or pull != 0):
             raise PalmetteError("descend(pull=...) also needs centre=, the rows to pull to")
         learner, task, parts = self._learner, self._learner.task, self._chosen(only)
         learner.used.add("steps")
@@ -339,6 +341,19 @@ class LocalWork(Steps):
         """
         _refuse_test(split)
         return features_of(self._learner, rows, self.ids, split, self.kept.get("running"), of)
+
+    def training(self, rows: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return, device after device, the features (double precision) and the targets of its training samples.
+
+        Args:
+            rows: One model per device, whose last layer's inputs are then the features; by default the samples' own.
+        """
+        return training_of(self._learner, self.ids, rows)
+
+    @property
+    def loss_name(self) -> str | None:
+        """The name of the loss; ``None`` for a loss of the user's own."""
+        return self._learner.task.loss if isinstance(self._learner.task.loss, str) else None
 
     # -- running statistics and memory ---------------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ LADDERS = {
     "directions": {"directions": True},
     "directions-sums": {"directions": True, "survey": "sums"},
 }
+AUTO = {"lam": "auto", "gamma": "auto"}
+TABLE |= {f"{name}-auto": algorithm(name, **SMALL[name], **AUTO) for name in ("permfl", "pfedmt", "l2gd", "l2gd-coin")}
 TABLE |= {f"ladder-{name}": algorithm("ladder", **SMALL["ladder"], **given) for name, given in LADDERS.items()}
 # Programs of other shapes keep the same contract: coins and masks, stages.
 TABLE |= {kind.name: kind() for kind in (AsyncL2GD, TwoStages)}

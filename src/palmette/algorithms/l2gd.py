@@ -17,15 +17,16 @@ Boxiang Lyu, Filip Hanzely, Mladen Kolar: Personalized Federated Learning with M
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from palmette.blocks import mixing
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Server, State
+from palmette.blocks import found_pulls, mixing
+from palmette.blocks.survey import WORD, Survey, Way, bare
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Replies, Server, State
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
@@ -37,16 +38,19 @@ class CoinTree(Algorithm):
     """The programs of Async-L2GD and its single-coin variant; the two differ in their coins.
 
     Attributes:
-        lam: Pull (penalty) of a device's model to its team's mean, PerMFL's lambda; also one number per device name
-            (gamma_i in the paper).
+        lam: Pull (penalty) of a device's model to its team's mean, PerMFL's lambda; also one number per device name;
+            ``"auto"`` finds it in the first round from how different devices are, at most 10 times L (gamma_i in the paper).
         gamma: Pull (penalty) of a team's mean to the mean of all, PerMFL's gamma; also one number per team name; times the
-            team's number of devices it is the paper's penalty of a cluster (lambda_j in the paper).
+            team's number of devices it is the paper's penalty of a cluster; ``"auto"`` finds it from how different teams are,
+            at most 10 times lam (lambda_j in the paper).
         eta: Learning rate of all steps; ``"auto"`` is 1 / (2 Lc) of Theorem 3.5 (eta in the paper).
         decrease: Decay of the learning rate: in round r it is eta / (1 + decrease * r); 0 keeps it constant.
         smoothness: Smoothness of the devices' losses, their largest curvature; ``"auto"`` estimates it in the first round
             (L in the paper).
         iterations: Iterations in a round; each flips the coins once.
         batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+        survey: What leaves a device to find ``"auto"`` pulls: ``"moments"`` are second moments of its samples, which its team
+            sees; ``"sums"`` are numbers of which the team needs only the sum over its devices.
     """
 
     paper: ClassVar[str] = mixing.PAPER
@@ -57,13 +61,14 @@ class CoinTree(Algorithm):
     search: ClassVar[Mapping[str, Between]] = {"lam": Between(0.01, 1.0), "gamma": Between(0.0003, 0.1)}
     by_name: ClassVar[Mapping[str, int]] = {"lam": 0, "gamma": 1, "within": 1}
 
-    lam: Positive | dict[str, Positive] = 0.1
-    gamma: NonNegative | dict[str, NonNegative] = 0.01
+    lam: Literal["auto"] | Positive | dict[str, Positive] = 0.1
+    gamma: Literal["auto"] | NonNegative | dict[str, NonNegative] = 0.01
     eta: Literal["auto"] | Positive = "auto"
     decrease: NonNegative = 0.0
     smoothness: Literal["auto"] | Positive = "auto"
     iterations: Count = 100
     batch_size: BatchSize = "full"
+    survey: Way = "moments"
 
     @abstractmethod
     def coins(self, tree: Tree, pulls: mixing.Pulls, smoothness: float) -> mixing.Coins:
@@ -72,50 +77,84 @@ class CoinTree(Algorithm):
     def check(self, tree: Tree) -> None:
         """Refuse other trees, and settings that do not fit this one."""
         super().check(tree)
-        self.coins(tree, mixing.Pulls.on(tree, self.lam, self.gamma), 1.0)
+        if not self.surveys:
+            self.coins(tree, mixing.Pulls.on(tree, self.lam, self.gamma), 1.0)
+
+    @property
+    def surveys(self) -> bool:
+        """Whether pulls are found by a survey."""
+        return "auto" in (self.lam, self.gamma)
+
+    @property
+    def _survey(self) -> Survey:
+        return Survey(self.survey)
+
+    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
+        """Tell what a survey costs, where there is one."""
+        return self._survey.outline(tree.top) if self.surveys else {}
+
+    def _lam(self, found: Tensor | None) -> Any:
+        """Return the pulls of devices, given or found."""
+        return self.lam if self.lam != "auto" else float(found[0, 0]) if found is not None else 0.0
+
+    def _pulls(self, node: Node, found: Tensor | None) -> mixing.Pulls:
+        gamma = self.gamma if self.gamma != "auto" else float(found[0, 1]) if found is not None else 0.0
+        return mixing.Pulls.on(node.tree, self._lam(found), gamma)
 
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Every node keeps its model, teams and server count their averages, the server remembers L."""
+        found = found_pulls.keeps(self._survey, node, initial) if self.surveys else {}
         if node.tier == 0:
-            return {"model": initial}
+            return {"model": initial, **found}
         own = {"mean": initial} if node.tier == 1 else {"smoothness": initial.new_zeros(1)}
-        return {"model": initial, "counts": mixing.no_counts(), **own}
+        return {"model": initial, "counts": mixing.no_counts(), **own, **found}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
-        """Tell the averages that were asked for, over all teams and within each."""
-        return mixing.told_counts(node, state)
+        """Tell the averages that were asked for, over all teams and within each, and the pulls that were found."""
+        told = mixing.told_counts(node, state)
+        if not self.surveys or node.tier == node.tree.top:
+            return told
+        return {**told, "pull": state[found_pulls.ROW][:, node.tier]}
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Move to the centre that is due, then take the local steps since."""
         theta = state["model"]
+        if WORD in message:
+            return self._survey.answer(node, message, state)
         if "estimate" in message:
             return mixing.smoothness(node, theta), state
-        step = node.own(self.lam, theta) * message["gain"].to(theta)[:, None]
+        found = message[found_pulls.ROW][:, 0] if self.surveys else None
+        step = node.own(self._lam(found), theta) * message["gain"].to(theta)[:, None]
         theta = (1 - step) * theta + step * message["centre"]
         theta = node.descend(theta, steps=message["steps"], lr=message["rate"])
-        return theta, {"model": theta}
+        return theta, {**state, "model": theta, **({} if found is None else {found_pulls.ROW: found})}
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Flip the team's coin at every iteration between two averages over all teams."""
+        if WORD in message:
+            return (yield from self._survey.pass_on(node, message, state))
         if "estimate" in message:
             return (yield from mixing.largest(message, state["mean"].new_zeros(len(node), 1))), state
         if "last" not in message:
             return None, mixing.settled(message, state)
-        mean, weights = state["mean"], mixing.weights_of(node, self.lam, state["mean"])
+        told = {name: message[name] for name in message if name == found_pulls.ROW}
+        found = told[found_pulls.ROW][:, 0] if told else None
+        mean, weights = state["mean"], mixing.weights_of(node, self._lam(found), state["mean"])
         gain, share = message["eta"] * message["mixed"] * message["joint"], message["share"].to(mean)[:, None]
         centre, rate = share * message["mean"] + (1 - share) * mean, message["eta"] * message["local"]
         first, last = message["first"], message["last"]
         fell, since = mixing.flips(node, "within", message["within"], first, last), torch.full((len(node),), first)
         for i in fell.any(1).nonzero().flatten().tolist():
             meet, rows = fell[i], fell[i].to(mean.device)[:, None]
-            ask = {"gain": gain, "centre": centre, "steps": first + i - since, "rate": rate}
+            ask = {"gain": gain, "centre": centre, "steps": first + i - since, "rate": rate, **told}
             got = yield Ask(ask, to=meet, weights=weights, otherwise=mean)
             mean, gain = torch.where(rows, got.rows, mean), torch.where(meet, message["eta"] * message["apart"], gain)
             centre, since = torch.where(rows, mean, centre), torch.where(meet, first + i + 1, since)
-        ask = {"gain": gain, "centre": centre, "steps": last - since, "rate": rate}
+        ask = {"gain": gain, "centre": centre, "steps": last - since, "rate": rate, **told}
         got = yield Ask(ask, weights=weights, otherwise=mean)
         counts = mixing.count(state["counts"], fell)
-        return got.rows, {**state, "mean": got.rows, "counts": counts}
+        kept = {} if found is None else {found_pulls.ROW: found}
+        return got.rows, {**state, "mean": got.rows, "counts": counts, **kept}
 
     def server(self, node: Node, state: State) -> Server:
         """Flip the coin of all teams at every iteration, and have everybody up to date at the end."""
@@ -126,13 +165,20 @@ class CoinTree(Algorithm):
             smooth = yield from mixing.largest({"estimate": 1}, smooth)
             if not bool(smooth):
                 return state  # nobody answered yet
-        pulls = mixing.Pulls.on(node.tree, self.lam, self.gamma)
+        found = None
+        if self.surveys:
+            found = state[found_pulls.ROW] if found_pulls.known(state) else (yield from self._found(node, state, smooth))
+            if found is None:
+                return {**state, "smoothness": smooth}  # nobody answered yet
+            state = {**state, found_pulls.ROW: found}
+        pulls = self._pulls(node, found)
         coins = self.coins(node.tree, pulls, float(smooth))
         eta = coins.step(pulls, float(smooth)) if self.eta == "auto" else self.eta
         plan: dict[str, Any] = {name: PerChild(torch.from_numpy(gain)) for name, gain in coins.gains(pulls).items()}
         plan |= {"within": PerChild(torch.from_numpy(coins.within)), "eta": eta / (1 + self.decrease * node.round)}
         if (coins.within == coins.within[0]).all():
             plan["local"] = float(coins.gains(pulls)["local"][0])  # one number, so that devices step in one product
+        plan |= {} if found is None else {found_pulls.ROW: bare(found)}
         fell = mixing.flips(node, "between", coins.between, 0, self.iterations)
         mean, first = state["model"], 0
         for last in [*fell.any(1).nonzero().flatten().tolist(), self.iterations]:
@@ -140,7 +186,17 @@ class CoinTree(Algorithm):
             got = yield Ask(ask, weights=pulls.weights, otherwise=mean)
             mean, first = got.rows, last + 1
         yield Ask({"mean": mean, "mix": PerChild(torch.from_numpy(pulls.mix))}, otherwise=mean)
-        return {"model": mean, "counts": mixing.count(state["counts"], fell), "smoothness": smooth}
+        return {**state, "model": mean, "counts": mixing.count(state["counts"], fell), "smoothness": smooth}
+
+    def _found(self, node: Node, state: State, smooth: Tensor) -> Generator[Any, Replies, Tensor | None]:
+        """Find the pulls, none so strong that there would be almost no local steps."""
+        found = yield from found_pulls.find(self._survey, node, state["model"])
+        if found is None:
+            return None
+        lam = min(found[0], 10 * float(smooth)) if self.lam == "auto" else found[0]
+        strongest = max(self.lam.values()) if isinstance(self.lam, dict) else lam if self.lam == "auto" else self.lam
+        gamma = min(found[1], 10 * strongest) if self.gamma == "auto" else found[1]
+        return state["model"].new_tensor([[lam, gamma]])
 
 
 @settings

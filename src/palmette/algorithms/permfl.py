@@ -13,15 +13,17 @@ Sourasekhar Banerjee, Ali Dadras, Alp Yurtsever, Monowar Bhuyan: Personalized Mu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from palmette.blocks import found_pulls
+from palmette.blocks.survey import WORD, Survey, Way
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Server, State, check_per_tier, inverse
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Replies, Server, State, check_per_tier, inverse
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 from palmette.tree.segments import segment_mean
@@ -39,14 +41,18 @@ class MoreauTree(Algorithm):
         local_steps: Gradient steps of a device each time its team asks (L in the paper).
         alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
             (alpha in the paper).
-        lam: Pull (proximal strength) of a device's model to its team's model (lambda in the paper).
+        lam: Pull (proximal strength) of a device's model to its team's model; ``"auto"`` finds it in the first round from how
+            different devices are, at most 1 / alpha, beyond which a step would not be stable (lambda in the paper).
         gamma: Pull (proximal strength) of a team's model to the model above it; on deeper trees also a list with one number
-            per inner tier, lowest first (gamma in the paper).
+            per inner tier, lowest first; ``"auto"`` finds it from how different teams are, at most the pull below, beyond
+            which the global model would hardly move (gamma in the paper).
         eta: Learning rate of the teams; also one number per team name or per inner tier; ``"auto"`` is 1 / (lam + gamma)
             (eta in the paper).
         beta: Learning rate of the server, which moves by beta * gamma towards its teams; ``"auto"`` is 1 / gamma
             (beta in the paper).
         batch_size: Samples in a device's mini-batch; ``"full"`` takes all it has.
+        survey: What leaves a device to find ``"auto"`` pulls: ``"moments"`` are second moments of its samples, which its team
+            sees; ``"sums"`` are numbers of which the team needs only the sum over its devices.
         teams: Where a team begins in a round: ``"warm"`` from its own last model (from the model above in its first round),
             ``"restart"`` from the model above in every round, as published.
         as_published: Slips of the paper or its code to repeat: ``device-pull`` pulls devices with local_steps in place of lam,
@@ -68,11 +74,12 @@ class MoreauTree(Algorithm):
     team_steps: Count | tuple[Count, ...] = 10
     local_steps: Count = 20
     alpha: Rate = 0.05
-    lam: NonNegative = 0.1
-    gamma: NonNegative | tuple[NonNegative, ...] = 0.01
+    lam: Literal["auto"] | NonNegative = 0.1
+    gamma: Literal["auto"] | NonNegative | tuple[NonNegative, ...] = 0.01
     eta: Literal["auto"] | Positive | tuple[Positive, ...] | dict[str, Positive] = "auto"
     beta: Literal["auto"] | Positive = "auto"
     batch_size: BatchSize = 20
+    survey: Way = "moments"
     teams: Literal["warm", "restart"] = "warm"
     as_published: tuple[Literal["device-pull", "stale-teams", "line-12"], ...] = ()
 
@@ -93,14 +100,51 @@ class MoreauTree(Algorithm):
                 kept["teams"] = initial.repeat(node.tree.size(node.tier - 1))
         elif node.tier and self.teams == "warm":
             kept["began"] = initial.new_zeros(1)
-        return kept
+        return {**kept, **found_pulls.keeps(self._survey, node, initial)} if self.surveys else kept
 
-    def pull(self, tier: int) -> float:
-        """Return the pull of the nodes of a tier to their parents."""
-        return self.lam if tier == 0 else _entry(self.gamma, tier)
+    @property
+    def surveys(self) -> bool:
+        """Whether pulls are found by a survey."""
+        return "auto" in (self.lam, self.gamma)
+
+    @property
+    def _survey(self) -> Survey:
+        return Survey(self.survey)
+
+    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
+        """Tell what a survey costs, where there is one."""
+        return self._survey.outline(tree.top) if self.surveys else {}
+
+    def report(self, node: Node, state: State) -> dict[str, Tensor]:
+        """Tell the pulls that were found."""
+        if not self.surveys or node.tier == node.tree.top:
+            return {}
+        return {"pull": state[found_pulls.ROW][:, node.tier]}
+
+    def pull(self, tier: int, found: Tensor | None = None) -> float:
+        """Return the pull of the nodes of a tier to their parents; given or, where nothing is, found."""
+        given: Any = self.lam if tier == 0 else _entry(self.gamma, tier)
+        if given != "auto":
+            return float(given)
+        assert found is not None
+        return float(found[0, tier])
+
+    def _found(self, node: Node, x: Tensor) -> Generator[Any, Replies, Tensor | None]:
+        """Find the pulls, none stronger than what steps of the other settings bear."""
+        found = yield from found_pulls.find(self._survey, node, x)
+        if found is None:
+            return None
+        rates = self.alpha.values() if isinstance(self.alpha, Mapping) else [self.alpha]
+        pulls = [min(found[0], *(1 / float(rate) for rate in rates))] if self.lam == "auto" else [self.lam]
+        for tier in range(1, node.tree.top):
+            given = _entry(self.gamma, tier)
+            pulls.append(min(found[tier], pulls[-1]) if given == "auto" else given)
+        return x.new_tensor([pulls])
 
     def stable(self, curvature: float) -> dict[str, float]:
-        """Return alpha <= 1 / (L + lam), eta <= 1 / (pulls below and above), beta <= 1 / gamma."""
+        """Return alpha <= 1 / (L + lam), eta <= 1 / (pulls below and above), beta <= 1 / gamma; what is found fits."""
+        if self.lam == "auto" or self.gamma == "auto":
+            return {"alpha": inverse(curvature + (0.0 if self.lam == "auto" else self.lam))}
         gammas = self.gamma if isinstance(self.gamma, tuple) else (self.gamma,)
         pulls = [self.lam, *gammas]
         strongest = max(below + above for below, above in pairwise(pulls))
@@ -109,50 +153,65 @@ class MoreauTree(Algorithm):
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Approach the proximal point of the team's model w."""
-        theta = self.adapt(node, message, state)
-        return theta, {"model": theta}
+        if self.surveys and WORD in message:
+            return self._survey.answer(node, message, state)
+        w, pulls = found_pulls.read(message)
+        state = state if pulls is None else {**state, found_pulls.ROW: pulls}
+        theta = self.adapt(node, w, state)
+        return theta, {**state, "model": theta}
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
         """Take the device's L steps from its parent's model."""
-        pull = float(self.local_steps) if "device-pull" in self.as_published else self.lam
-        lr = node.own(self.alpha, parent)
-        return node.descend(parent, steps=self.local_steps, lr=lr, pull=pull, centre=parent)
+        if self.lam == "auto":
+            return found_pulls.adapted(node, parent, state, lambda pull: self._approach(node, parent, pull))
+        return self._approach(node, parent, self.lam)
+
+    def _approach(self, node: Device, w: Tensor, lam: float) -> Tensor:
+        pull = float(self.local_steps) if "device-pull" in self.as_published else lam
+        return node.descend(w, steps=self.local_steps, lr=node.own(self.alpha, w), pull=pull, centre=w)
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Take K steps between the children's models and the parent's; without an answer only the parent pulls."""
-        x = w = message
-        kept = {}
+        if self.surveys and WORD in message:
+            return (yield from self._survey.pass_on(node, message, state))
+        x, pulls = found_pulls.read(message)
+        w, kept = x, {} if pulls is None else {found_pulls.ROW: pulls}
         if self.teams == "warm":
             w = torch.where(state["began"] > 0, state["model"], x)
             kept["began"] = torch.ones_like(state["began"])
-        below, above = self.pull(node.tier - 1), self.pull(node.tier)
+        below, above = self.pull(node.tier - 1, pulls), self.pull(node.tier, pulls)
         if self.eta == "auto":
             eta: Any = 1 / (below + above) if below + above else 0.0
         else:
             eta = node.own(_entry(self.eta, node.tier), w)
         stay, pulled = 1 - eta * (below + above), eta * above * x
         for _ in range(int(_entry(self.team_steps, node.tier))):
-            theta = yield Ask(w, reduce=self.reduce, otherwise=w)
+            theta = yield Ask(found_pulls.sent(w, pulls), reduce=self.reduce, otherwise=w)
             w = stay * w + pulled + eta * below * theta.rows
         return w, {"model": w, **kept}
 
     def server(self, node: Node, state: State) -> Server:
         """Move towards the mean of the models below."""
-        x = state["model"]
-        gamma = self.pull(node.tier - 1)
+        x, pulls, kept = state["model"], None, {}
+        if self.surveys:
+            pulls = state[found_pulls.ROW] if found_pulls.known(state) else (yield from self._found(node, x))
+            if pulls is None:
+                return state  # nobody answered yet
+            kept = {found_pulls.ROW: pulls}
+        gamma, message = self.pull(node.tier - 1, pulls), found_pulls.sent(x, pulls)
         beta = (1 / gamma if gamma else 0.0) if self.beta == "auto" else self.beta
         share = min(1.0, beta * gamma) if self.beta == "auto" else beta * gamma
         gain = beta if "line-12" in self.as_published else share
         if "stale-teams" in self.as_published:
-            replies = yield Ask(x, reduce="stack")
+            replies = yield Ask(message, reduce="stack")
             teams = state["teams"].view(-1, x.shape[1]).clone()
             if len(replies.positions):
                 teams[replies.positions.to(x.device)] = replies.rows
             weights = node.child_samples if self.reduce == "samples" else None
             mean = segment_mean(teams, torch.zeros(len(teams), dtype=torch.int64), 1, weights)
-            return {"model": (1 - share) * x + gain * mean, "teams": teams.view(1, -1)}
-        replies = yield Ask(x, reduce=self.reduce, otherwise=x)
-        return {"model": (1 - share) * x + gain * replies.rows}
+            return {"model": (1 - share) * x + gain * mean, "teams": teams.view(1, -1), **kept}
+        replies = yield Ask(message, reduce=self.reduce, otherwise=x)
+        return {"model": (1 - share) * x + gain * replies.rows, **kept}
 
 
 def _entry(value: Any, tier: int) -> Any:

@@ -70,6 +70,11 @@ def _of_a_theorem(simulation: Simulation) -> Proven:
         raise BadInput(
             f"the theorems of {method.name} are about plain gradient steps of one size; leave out the settings of optimiser.*"
         )
+    if isinstance(method, MoreauTree | CoinTree) and method.surveys:
+        raise BadInput(
+            "a theorem is about pulls that are numbers, and 'auto' ones are found in the first round; run it once, look for "
+            "the metric pull, and give lam and gamma these numbers"
+        )
     if tree.tiers != 3:
         raise BadInput(
             f"the theorems of {method.name} are about trees of three tiers (server, teams, devices); "

@@ -121,6 +121,8 @@ def _limits(simulation: Simulation, smooth: float) -> dict[str, float]:
         # What is stable for plain gradient steps says little of momentum, Adam and clipped ones.
         known = method.stable(smooth)
         return known if simulation.learner.optimiser.plain else {n: v for n, v in known.items() if n != "alpha"}
+    if method.surveys:
+        return {}  # what is found fits the losses
     pulls = Pulls.on(tree, method.lam, method.gamma)
     used = smooth if method.smoothness == "auto" else float(method.smoothness)
     return {"eta": method.coins(tree, pulls, used).step(pulls, smooth)}

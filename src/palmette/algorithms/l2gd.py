@@ -25,7 +25,8 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks import found_pulls, mixing
-from palmette.blocks.survey import WORD, Survey, Way, bare
+from palmette.blocks.survey import WORD, Survey, Way
+from palmette.blocks.surveyed import bare
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Replies, Server, State
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
@@ -167,7 +168,9 @@ class CoinTree(Algorithm):
                 return state  # nobody answered yet
         found = None
         if self.surveys:
-            found = state[found_pulls.ROW] if found_pulls.known(state) else (yield from self._found(node, state, smooth))
+            found = (
+                state[found_pulls.ROW] if found_pulls.known(state) else (yield from self._found(node, state, smooth))
+            )
             if found is None:
                 return {**state, "smoothness": smooth}  # nobody answered yet
             state = {**state, found_pulls.ROW: found}

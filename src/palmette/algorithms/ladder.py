@@ -12,11 +12,11 @@ A pull says how far models may lie apart and never how fast they move: a step is
 
     theta <- (theta - alpha gradient + alpha pull centre) / (1 + alpha pull),
 
-which is stable for any pull wherever gradient descent without one is. An infinite pull takes the model above as it is, a pull of
-zero forgets where a model began. On deeper trees every inner tier has its turn, from the top down.
+which is stable for any pull wherever gradient descent without one is. An infinite pull takes the model above as it is, a pull
+of zero forgets where a model began. On deeper trees every inner tier has its turn, from the top down.
 
-With ``"auto"`` the first round begins with a survey (`palmette.blocks.survey`): extra exchanges in which everybody finds out how
-different teams and devices are and how noisy their samples are. The pulls follow from that: ``h c^2 s2 / (s n)`` for a node
+With ``"auto"`` the first round begins with a survey (`palmette.blocks.survey`): extra exchanges in which everybody finds out
+how different teams and devices are and how noisy their samples are. The pulls follow from that: ``h c^2 s2 / (s n)`` for a node
 with n training samples in a tier of variance s, where s2 is that of the noise. It is the pull of a mixed (multilevel) model.
 """
 
@@ -31,7 +31,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from palmette.blocks.survey import ENDLESS, WORD, Found, Shape, Survey, Way, bare
+from palmette.blocks.seen import Shape
+from palmette.blocks.survey import ENDLESS, WORD, Found, Survey, Way
+from palmette.blocks.surveyed import bare
 from palmette.errors import BadInput
 from palmette.learner.directions import Directions
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Replies, Server, State, check_per_tier, inverse
@@ -92,7 +94,9 @@ class Ladder(Algorithm):
         """Refuse lists that do not fit the tree, and teams' names on trees with several tiers of teams."""
         check_per_tier(tree, team_steps=self.team_steps, gamma=self.gamma)
         if isinstance(self.gamma, dict) and tree.tiers != 3:
-            raise BadInput("gamma by team name is for trees with one tier of teams; give a list with one entry per tier")
+            raise BadInput(
+                "gamma by team name is for trees with one tier of teams; give a list with one entry per tier"
+            )
         if self.directions and "auto" not in (self.lam, self.gamma):
             raise BadInput("directions = true is about the pulls that 'auto' finds, and lam and gamma are both given")
         super().check(tree)
@@ -110,7 +114,9 @@ class Ladder(Algorithm):
         """Inner nodes keep a model, the one above and who began their turn; what a survey found goes to everybody."""
         found = {"plan": initial.new_zeros(self._plan_size(node))} if self.surveys else {}
         if self.directions and not Shape.of(node.layout).alone:
-            raise BadInput("directions = true is for linear models: in a network no direction of the features has a weight")
+            raise BadInput(
+                "directions = true is for linear models: in a network no direction of the features has a weight"
+            )
         if node.tier == 0:
             return {**found, **self._survey.keeps(node, initial)} if self.surveys else {}
         kept = {"model": initial, **found}
@@ -211,7 +217,9 @@ class Ladder(Algorithm):
         w = message["model"]
         if "above" not in message:
             return self._descend(node, w, w, 0.0, self.local_steps), state
-        return self._descend(node, w, message["above"], self._pull(node, message["pull"][:, 0], state), self.local_steps), state
+        return self._descend(
+            node, w, message["above"], self._pull(node, message["pull"][:, 0], state), self.local_steps
+        ), state
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
         """Train one's team's model further, pulled back to it."""
@@ -249,27 +257,26 @@ class Ladder(Algorithm):
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Train one's own model in one's turn; before it pass on what comes down and average, after it hand one's over."""
-        if message is not None and WORD in message:
-            return (yield from self._survey.pass_on(node, message, state))
-        plan = None
+        plan, given = None, message
+        if given is not None and WORD in given:
+            return (yield from self._survey.pass_on(node, given, state))
         if self.surveys:
-            plan = state["plan"] if message is None else message["plan"][:, 0].to(state["plan"])
+            plan = state["plan"] if given is None else given["plan"][:, 0].to(state["plan"])
             state = {**state, "plan": plan}
         stage = self._stage(node, plan)
         if stage < node.tier:
-            if message is not None:
-                state = {**state, "model": message["model"], "above": message["model"]}
+            if given is not None:
+                state = {**state, "model": given["model"], "above": given["model"]}
             return None, (yield from self._hand_over(node, state, stage, plan))
-        told = {} if plan is None else {"plan": bare(plan)}
-        if stage > node.tier:
-            w, above = message["model"], message.get("above")
-            pull = None if above is None else message["pull"][:, 0]
-            state = {**state, "model": w if above is None else above}
+        told: dict[str, Any] = {} if plan is None else {"plan": bare(plan)}
+        if stage == node.tier:
+            w, above = (state["model"], state["above"]) if given is None else (given["model"], given["model"])
+            told |= {"above": above, "pull": bare(self._strength(node, w, plan))}
         else:
-            w, above = (state["model"], state["above"]) if message is None else (message["model"], message["model"])
-            pull = self._strength(node, w, plan)
-        if above is not None:
-            told = {**told, "above": above, "pull": bare(pull)}
+            assert given is not None  # nobody is left to itself before its turn
+            w, above = given["model"], state["above"]
+            told |= {name: given[name] for name in ("above", "pull") if name in given}
+            state = {**state, "model": told.get("above", w)}
         steps = self.team_steps[node.tier - 1] if isinstance(self.team_steps, tuple) else self.team_steps
         for _ in range(steps):
             got = yield Ask({"model": w, **told}, reduce="samples", otherwise=w)
@@ -306,9 +313,7 @@ class Ladder(Algorithm):
         replies = yield Ask(message, reduce="samples", otherwise=state["model"])
         return {**state, "model": replies.rows}
 
-    def _hand_over(
-        self, node: Node, state: State, stage: int, plan: Tensor | None
-    ) -> Generator[Any, Replies, State]:
+    def _hand_over(self, node: Node, state: State, stage: int, plan: Tensor | None) -> Generator[Any, Replies, State]:
         """Give one's model to the children that begin their turn, and let the others work by themselves."""
         everybody = node.child_ids.to(state["began"].device)
         began = state["began"].gather(1, everybody[None].expand(len(node), -1))

@@ -23,7 +23,19 @@ from torch import Tensor
 from palmette.blocks import found_pulls
 from palmette.blocks.survey import WORD, Survey, Way
 from palmette.errors import BadInput
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Reduce, Replies, Server, State, check_per_tier, inverse
+from palmette.protocol import (
+    Algorithm,
+    Ask,
+    Device,
+    Inner,
+    Node,
+    Reduce,
+    Replies,
+    Server,
+    State,
+    check_per_tier,
+    inverse,
+)
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, Rate, settings
 from palmette.tree import Tree
 from palmette.tree.segments import segment_mean

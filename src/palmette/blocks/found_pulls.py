@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.blocks.survey import Survey, bare
+from palmette.blocks.survey import Survey
+from palmette.blocks.surveyed import bare
 from palmette.protocol import Device, Node, Replies, State
 
 ROW = "pulls"

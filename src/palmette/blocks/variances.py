@@ -123,7 +123,7 @@ def concluded(known: Known, fit: float, cost: float, squares: float, samples: fl
         samples: The number of samples.
     """
     gram, moment = known.gram[0], known.moment[0]
-    size, columns = moment.shape
+    columns = moment.shape[1]
     values, vectors = torch.linalg.eigh(gram)
     seen = values > 1e-9 * values[-1].clamp(min=1e-300)  # a direction that nobody has samples in says nothing
     inverse = torch.where(seen, 1 / torch.where(seen, values, 1.0), 0.0)
@@ -199,8 +199,9 @@ def search(tiers: int) -> Generator[Points, Sequence[float], tuple[float, ...]]:
         tiers: How many tiers there are below the server.
     """
     best = (0.1,) * tiers
-    pairs = [(tier, tier + 1) for tier in range(tiers - 1)] or [(0,)]
-    turns = [(pair, None) for pair in pairs] + [(pair, step) for step in _FINER for pair in pairs]
+    pairs: list[tuple[int, ...]] = [(tier, tier + 1) for tier in range(tiers - 1)] or [(0,)]
+    steps: tuple[float | None, ...] = (None, *_FINER)
+    turns = [(pair, step) for step in steps for pair in pairs]
     for pair, step in turns:
         around = [_COARSE if step is None else _near(best[tier], step) for tier in pair]
         tried = []

@@ -16,8 +16,11 @@ from palmette.task.layout import Layout
 class Directions:
     """A pull with a strength of its own in every direction of the features, one line per row of a stack.
 
-    The model is one linear layer, ``weight`` and perhaps ``bias``. Its pull is ``weight @ (B diag(strength) B' + rest (I - B B'))``
-    with the columns of B orthonormal, and ``constant`` times the bias.
+    The model is one linear layer, ``weight`` and perhaps ``bias``. Its pull is ``constant`` times the bias, and
+
+        weight @ (B diag(strength) B' + rest (I - B B'))
+
+    with the columns of B orthonormal.
 
     Attributes:
         basis: The directions of each row ``(n, features, k)``.
@@ -39,9 +42,7 @@ class Directions:
         """Return ``(I + lr pull)^-1`` times some rows, which makes a step implicit in the pull: no strength is too large."""
         return self._each(rows, layout, which, lambda strength: 1 / (1 + lr * strength))
 
-    def _each(
-        self, rows: Tensor, layout: Layout, which: Tensor | None, factor: Callable[[Tensor], Tensor]
-    ) -> Tensor:
+    def _each(self, rows: Tensor, layout: Layout, which: Tensor | None, factor: Callable[[Tensor], Tensor]) -> Tensor:
         """Multiply the part of each row in every direction by a factor that depends on the strength there."""
         if len(layout.layers) != 1 or len(layout.shapes[0]) != 2:
             raise PalmetteError("pulls by direction are for a model of one linear layer")

@@ -46,7 +46,7 @@ class Steps:
     @staticmethod
     def of(method: MoreauTree) -> Steps:
         """Read them off an algorithm on a tree of three tiers."""
-        lam, gamma = method.lam, method.pull(1)
+        lam, gamma = method.pull(0), method.pull(1)
         if not lam or not gamma:
             raise BadInput(f"the theorems need lam and gamma above 0, not {lam} and {gamma}")
         eta = (1 / (lam + gamma),) * 2 if method.eta == "auto" else _range(method.eta)

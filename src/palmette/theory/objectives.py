@@ -30,7 +30,7 @@ def objective_of(simulation: Simulation) -> Objective:
             "the direct solver is for permfl, pfedmt, l2gd, l2gd-coin, al2sgd and sfedhp on trees of three tiers"
         )
     if isinstance(method, MoreauTree):
-        return Nested(simulation, method.lam, method.pull(1), weighted=method.reduce == "samples")
+        return Nested(simulation, method.pull(0), method.pull(1), weighted=method.reduce == "samples")
     return Sparse(simulation, method) if isinstance(method, SFedHP) else Mixed(simulation, method)
 
 

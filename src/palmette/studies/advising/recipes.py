@@ -1,0 +1,150 @@
+"""Methods with settings that follow from variance components, and what they cost on every link."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from palmette.protocol import ModelKind
+from palmette.studies.advising.families import BATCH
+from palmette.theory.components import Components
+from palmette.tree import Tree
+
+_OWN = 0.1  # the least share of its steps that a device spends on its own model
+_ALIKE = 1.1  # numbers of samples that differ by less get one pull
+_BYTES = 4  # of a number
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method that can be run.
+
+    Attributes:
+        algorithm: Its name, as ``palmette run`` takes it.
+        model: The model that it serves.
+        settings: Its settings.
+        rounds: Its rounds.
+    """
+
+    algorithm: str
+    model: ModelKind
+    settings: Mapping[str, Any]
+    rounds: int
+
+
+def recipe(
+    family: str, found: Components, *, alpha: float, steps: int, local_steps: int, model: ModelKind = "PM"
+) -> Recipe:
+    """Return a family with settings that follow from variance components.
+
+    Args:
+        family: A family of the study, ``"ladder"`` or ``"ladder-directions"``.
+        found: The variance components.
+        alpha: The learning rate.
+        steps: Gradient steps of every device, fine-tuning counted.
+        local_steps: Gradient steps between two averages.
+        model: The model that is to be served, of ladder.
+    """
+    own = _own_steps(found, steps, local_steps)
+    base: dict[str, Any] = {"local_steps": local_steps, "alpha": alpha, "batch_size": BATCH}
+    if family == "local":
+        return Recipe("local", "PM", base, steps // local_steps)
+    if family in ("fedavg", "fedavg-tuned"):
+        tuned = own if family == "fedavg-tuned" else 0
+        more = {"tune_steps": tuned} if tuned else {}
+        return Recipe("fedavg", "PM" if tuned else "GM", base | more, (steps - tuned) // local_steps)
+    if family in ("teams", "teams-tuned"):
+        tuned = own if family == "teams-tuned" else 0
+        more = {"team_steps": 1, "global_every": 0} | ({"tune_steps": tuned} if tuned else {})
+        return Recipe("hierfavg", "PM" if tuned else "TM", base | more, (steps - tuned) // local_steps)
+    return _ladder(found, base, steps, own if model == "PM" else 0, model, directions=family != "ladder")
+
+
+def _own_steps(found: Components, steps: int, local_steps: int) -> int:
+    """Return how many of its steps a device spends on its own model: the more of it is its own, the more."""
+    wanted = round(steps * max(_OWN, found.own_df) / local_steps) * local_steps
+    return min(max(wanted, local_steps), steps - local_steps)
+
+
+def _ladder(
+    found: Components, base: dict[str, Any], steps: int, own: int, model: ModelKind, *, directions: bool
+) -> Recipe:
+    """Return ladder with the pulls that the components mean."""
+    own = 0 if math.isinf(found.lam) else own
+    made = {**base, "share": min(max(found.share, 0.001), 0.999), "team_steps": 1, "tune_steps": max(own, 1)}
+    if directions:
+        made |= {"lam": "auto", "gamma": "auto", "directions": True}
+    else:
+        made["lam"] = _pulls(found, 0)
+        tiers = found.tree.top
+        made["gamma"] = _pulls(found, 1) if tiers < 3 else [found.pull(tier) for tier in range(1, tiers)]
+    return Recipe("ladder", model, made, (steps - own) // base["local_steps"])
+
+
+def _pulls(found: Components, tier: int) -> float | dict[str, float]:
+    """Return the pull of the nodes of a tier: one number where they have about as many samples, else one for each by name."""
+    if tier >= len(found.ratios):
+        return math.inf
+    counts = found.counts[tier].clamp(min=1.0)
+    if math.isinf(found.pull(tier)) or float(counts.max() / counts.min()) < _ALIKE:
+        return rounded(found.pull(tier))
+    pulls = found.pulls(tier).tolist()
+    return {name: rounded(pull) for name, pull in zip(found.tree.names(tier), pulls, strict=True)}
+
+
+def rounded(value: float) -> float:
+    """Return a number with four digits, as people can copy it."""
+    return float(f"{value:.4g}")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method costs on one link.
+
+    Attributes:
+        link: Between whom.
+        exchanges: How often a parent asks its children and takes their answers, in all rounds.
+        bytes: What is carried, both ways.
+    """
+
+    link: str
+    exchanges: int
+    bytes: int
+
+
+def costs(made: Recipe, tree: Tree, width: int) -> list[Cost]:
+    """Return what a method costs on every link of a tree, everybody taking part; a survey for ``"auto"`` is not counted.
+
+    Args:
+        made: The method.
+        tree: The tree.
+        width: Numbers of a model.
+    """
+    size, rounds, devices = width * _BYTES, made.rounds, tree.devices
+    if made.algorithm == "local":
+        return []
+    if made.algorithm == "fedavg":
+        return [Cost("devices - server", rounds, 2 * rounds * devices * size)]
+    if tree.top == 1:
+        return [Cost("devices - server", rounds, 2 * rounds * devices * size)]
+    teams = tree.size(1)
+    upper = [Cost(f"{_called(tier, tree)} - {_called(tier + 1, tree)}", 0, 0) for tier in range(1, tree.top)]
+    if made.algorithm == "hierfavg":
+        return [Cost("devices - teams", rounds * teams, 2 * rounds * devices * size), *upper]
+    shared = rounds if _endless(made.settings["gamma"]) else max(1, round(made.settings["share"] * rounds))
+    own = rounds - shared
+    lower = Cost("devices - teams", rounds * teams, (2 * shared + 3 * own) * devices * size)
+    for tier in range(1, tree.top):
+        carried = (2 * shared + (1 if own else 0)) * tree.size(tier) * size
+        upper[tier - 1] = Cost(upper[tier - 1].link, rounds * tree.size(tier + 1), carried)
+    return [lower, *upper]
+
+
+def _called(tier: int, tree: Tree) -> str:
+    return "server" if tier == tree.top else "teams" if tier == 1 else f"tier {tier}"
+
+
+def _endless(pull: Any) -> bool:
+    return isinstance(pull, float) and math.isinf(pull)

@@ -1,0 +1,80 @@
+"""The words of an advice: names of methods, reasons and doubts, for people who do not know the project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from palmette.population import Population
+from palmette.studies.advising.calibrating import Prediction
+from palmette.studies.advising.families import FAMILIES, Kind
+from palmette.studies.advising.predicting import DIRECTIONS, LADDER
+from palmette.theory.components import Components
+
+LABELS: Mapping[str, str] = {
+    **{family.key: family.label for family in FAMILIES},
+    LADDER: "Ladder",
+    DIRECTIONS: "Ladder, a pull per direction",
+}
+"""What people call each family."""
+_WIDE = 0.1  # a standard error of a score beyond which it says little
+
+
+def why(reason: str, found: Components) -> str:
+    """Return the reason for a choice, in a sentence.
+
+    Args:
+        reason: Its name.
+        found: The variance components.
+    """
+    parts = dict(zip(("devices", "teams"), found.shares[:-1], strict=False))
+    devices, teams, noise = parts.get("devices", 0.0), sum(found.shares[1:-1]), found.shares[-1]
+    mixed = (
+        f"Of what a common model cannot explain, {_percent(teams)} lies between teams, {_percent(devices)} between the devices "
+        f"of a team and {_percent(noise)} is noise; "
+        if len(found.ratios) > 1
+        else f"Of what a common model cannot explain, {_percent(devices)} lies between devices and {_percent(noise)} is noise; "
+    )
+    ends = {
+        "both": "each tier's models are held to those above them just as strongly as that asks for.",
+        "by direction": "they differ in some directions of the features far more than in others, and are held accordingly.",
+        "all own": f"with their samples devices know {found.own_df:.0%} of their own model by themselves.",
+        "nobody differs": "there is nothing that a model of one's own could gain.",
+        "only teams differ": "devices of a team are alike, and teams have little in common.",
+        "predicted": "on training samples that were left out it does better than models held to each other.",
+        "teams": "team models are held to the common one just as strongly as that asks for.",
+        "teams alike": "teams are alike, so the common model serves them best.",
+        "common": "averaging over all devices uses everybody's samples for the one model.",
+    }
+    return mixed + ends[reason]
+
+
+def _percent(share: float) -> str:
+    return "less than 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def doubts_of(
+    population: Population, found: Components, kind: Kind, predictions: Mapping[str, Prediction]
+) -> tuple[str, ...]:
+    """Return sentences about what the advice does not know.
+
+    Args:
+        population: The population.
+        found: Its variance components.
+        kind: What is learned.
+        predictions: What was predicted.
+    """
+    doubts = list(found.doubts)
+    if kind == "network":
+        doubts.append(
+            "The model is a network, but the advice looks at the inputs only, as a linear model sees them: scores are rough, "
+            "and a network may find common ground that a linear model does not see."
+        )
+    if found.tree.top > 2:
+        doubts.append("The tree has several tiers of teams; scores were checked on trees with one tier of teams only.")
+    wide = sorted({one.error for one in predictions.values()})
+    if wide[len(wide) // 2] > _WIDE:
+        doubts.append("There are too few samples for the predicted scores to say much; see their intervals.")
+    if int(population.train.min()) < 2:
+        alone = int((population.train < 2).sum())
+        doubts.append(f"{alone} of {population.devices} devices have one training sample only.")
+    return tuple(doubts)

@@ -43,6 +43,7 @@ from palmette.tree import Tree
 Pull = Annotated[float, Field(ge=0), NUMBER]
 """Zero for none, infinite to take the model above as it is."""
 Auto = Literal["auto"]
+LAST = "last"  # the name of the number in a message that hands a model down after the last round
 
 
 @settings
@@ -263,6 +264,10 @@ class Ladder(Algorithm):
         if self.surveys:
             plan = state["plan"] if given is None else given["plan"][:, 0].to(state["plan"])
             state = {**state, "plan": plan}
+        if given is not None and LAST in given:
+            if node.tier > 1:
+                yield Ask(given, reduce="stack")
+            return None, {**state, "model": given["model"], "above": given["model"]}
         stage = self._stage(node, plan)
         if stage < node.tier:
             if given is not None:
@@ -283,7 +288,14 @@ class Ladder(Algorithm):
             w = got.rows
         if stage > node.tier:
             return w, state
+        yield from self._pass_down(node, w, told)
         return None, {**state, "model": w, "above": above}
+
+    def _pass_down(self, node: Node, model: Tensor, told: Mapping[str, Any]) -> Generator[Any, Replies, None]:
+        """Give the model of the tier that was trained last to the inner tiers below it, which had no turn of their own."""
+        if node.tier > 1 and node.round + 1 == node.rounds:
+            plan = {"plan": told["plan"]} if "plan" in told else {}
+            yield Ask({"model": model, LAST: 1, **plan}, reduce="stack")
 
     def _strength(self, node: Node, like: Tensor, plan: Tensor | None) -> Tensor:
         """Return the pulls of some inner nodes to the model above ``(n, 1)``, by direction ``(n, 1 + size)``."""
@@ -311,6 +323,7 @@ class Ladder(Algorithm):
             return (yield from self._hand_over(node, state, stage, plan))
         message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
         replies = yield Ask(message, reduce="samples", otherwise=state["model"])
+        yield from self._pass_down(node, replies.rows, message)
         return {**state, "model": replies.rows}
 
     def _hand_over(self, node: Node, state: State, stage: int, plan: Tensor | None) -> Generator[Any, Replies, State]:

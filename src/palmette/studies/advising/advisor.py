@@ -91,7 +91,7 @@ def advise(
         team=made.team(kind, sizes),
         everybody=made.choice("global", "fedavg", "common"),
         predictions=predictions,
-        losers=_losers(population, held, personal.family),
+        losers=_losers(population, held, personal.family, predictions),
         doubts=doubts_of(population, found, kind, predictions),
         seconds=time.process_time() - began,
     )
@@ -169,18 +169,24 @@ class _Maker:
         return self.choice("team", LADDER, "teams", "TM", prediction)
 
 
-def _losers(population: Population, held: Foreseen, family: str) -> tuple[str, ...]:
+def _losers(
+    population: Population, held: Foreseen, family: str, predictions: Mapping[str, Prediction]
+) -> tuple[str, ...]:
     """Return the devices that are predicted to be better off alone, by more than the standard error of that.
 
-    What cross-validation says of single devices is shrunk towards their mean, as far as chance explains how they differ.
+    On average over devices, it is what is predicted for the two families. What cross-validation says of single devices is
+    shrunk towards that, as far as chance explains how they differ.
     """
     if family == "local":
         return ()
     gained, error = held.each_ahead("local", family)
     judged = held.counts > 0
-    middle = float((gained * judged).sum() / judged.sum())
-    spread = max(float(((gained - middle).square() - error.square())[judged].mean()), 0.0)
+    scale = 1.0 if held.around is None else float(held.around.sum() / held.counts.sum())
+    found = float((gained * held.counts).sum() / held.counts.sum())
+    middle = scale * (predictions["local"].score - predictions[family].score)
+    spread = max(float(((gained - found).square() - error.square())[judged].mean()), 0.0)
     part = spread / (spread + error.square()).clamp(min=1e-30)
-    better = middle + part * (gained - middle)
-    lost: Tensor = (better > part.sqrt() * error) & judged & (better > 0)
+    better = middle + part * (gained - found)
+    unsure = (part * error.square() + (scale * held.ahead("local", family)[1]) ** 2).sqrt()
+    lost: Tensor = (better > unsure) & judged
     return tuple(population.tree.name(0, int(device)) for device in lost.nonzero().flatten())

@@ -54,10 +54,10 @@ class MoreauTree(Algorithm):
         alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
             (alpha in the paper).
         lam: Pull (proximal strength) of a device's model to its team's model; ``"auto"`` finds it in the first round from how
-            different devices are, at most 1 / alpha, beyond which a step would not be stable (lambda in the paper).
+            different devices are, at most 1 / (alpha local_steps), beyond which devices would hardly move (lambda in the paper).
         gamma: Pull (proximal strength) of a team's model to the model above it; on deeper trees also a list with one number
-            per inner tier, lowest first; ``"auto"`` finds it from how different teams are, at most the pull below, beyond
-            which the global model would hardly move (gamma in the paper).
+            per inner tier, lowest first; ``"auto"`` finds it from how different teams are, at most the pull below over
+            team_steps, beyond which teams and the global model would hardly move (gamma in the paper).
         eta: Learning rate of the teams; also one number per team name or per inner tier; ``"auto"`` is 1 / (lam + gamma)
             (eta in the paper).
         beta: Learning rate of the server, which moves by beta * gamma towards its teams; ``"auto"`` is 1 / gamma
@@ -142,15 +142,17 @@ class MoreauTree(Algorithm):
         return float(found[0, tier])
 
     def _found(self, node: Node, x: Tensor) -> Generator[Any, Replies, Tensor | None]:
-        """Find the pulls, none stronger than what steps of the other settings bear."""
+        """Find the pulls, none so strong that models would hardly move: here pulls also say how fast they do."""
         found = yield from found_pulls.find(self._survey, node, x)
         if found is None:
             return None
         rates = self.alpha.values() if isinstance(self.alpha, Mapping) else [self.alpha]
-        pulls = [min(found[0], *(1 / float(rate) for rate in rates))] if self.lam == "auto" else [self.lam]
+        slow = min(1 / (float(rate) * self.local_steps) for rate in rates)
+        pulls = [min(found[0], slow)] if self.lam == "auto" else [self.lam]
         for tier in range(1, node.tree.top):
             given = _entry(self.gamma, tier)
-            pulls.append(min(found[tier], pulls[-1]) if given == "auto" else given)
+            slow = pulls[-1] / int(_entry(self.team_steps, tier))
+            pulls.append(min(found[tier], slow) if given == "auto" else given)
         return x.new_tensor([pulls])
 
     def stable(self, curvature: float) -> dict[str, float]:

@@ -186,7 +186,7 @@ def _frame(x: Tensor, directions: int, constant: bool) -> Frame:
 def _leading(x: Tensor, square: float, keep: int, constant: bool) -> Frame:
     """Find only the strongest directions of very many features; what is left is shared out evenly over all others."""
     samples, features = x.shape
-    basis = x.mT @ x[torch.linspace(0, samples - 1, 2 * keep).long()].mT
+    basis = x[torch.linspace(0, samples - 1, min(2 * keep, samples)).long()].mT
     for _ in range(3):
         basis = torch.linalg.qr(x.mT @ (x @ torch.linalg.qr(basis)[0]))[0]
     values, turn = torch.linalg.eigh((x @ basis).double().mT @ (x @ basis).double())

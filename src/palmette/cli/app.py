@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from palmette.cli import options
+from palmette.cli.advise import advise
 from palmette.cli.bench import bench
 from palmette.cli.check import check
 from palmette.cli.compare import compare
@@ -270,6 +271,7 @@ def demo(quiet: options.Quiet = False) -> None:
         run_demo(quiet=quiet)
 
 
+app.command()(advise)
 app.command()(bench)
 app.command()(check)
 app.command()(compare)

@@ -14,7 +14,7 @@ from palmette.cli.keys import data_keys, general_keys, model_keys, partition_key
 from palmette.datasets import DATASETS
 from palmette.errors import BadInput, nearest
 from palmette.population import PARTITIONS
-from palmette.reproduce import Experiment, names, read
+from palmette.reproduce import Experiment, names, own_names, read
 from palmette.task import make_task, own
 from palmette.task.models import MODELS
 
@@ -35,7 +35,7 @@ NAMES: Mapping[str, Iterable[str]] = {
     "algorithms": ALGORITHMS,
     "datasets": DATASETS,
     "models": MODELS,
-    "experiments": names(),
+    "experiments": [*names(), *own_names()],
 }
 
 

@@ -2,4 +2,5 @@
 
 from palmette.reproduce.experiment import Experiment as Experiment
 from palmette.reproduce.reading import names as names
+from palmette.reproduce.reading import own_names as own_names
 from palmette.reproduce.reading import read as read

@@ -80,13 +80,18 @@ def reproduce(
     if size not in ("quick", "whole"):
         raise BadInput(f"--size takes quick or whole, not {size!r}")
     experiment = read(name)
+    folder = Path(out) / f"{experiment.name}-{size}"
+    for place in (Path(out), folder):
+        refuse_unfit(place)
+    if experiment.own:
+        from palmette.reproduce.advising import reproduce_advising  # it draws, and only one study needs it
+
+        given: dict[str, Any] = {"size": size, "seeds": seeds, "only": only, "jobs": jobs, "shown": shown}
+        return Reproduced(experiment, {}, reproduce_advising(experiment, folder=folder, **given), folder)
     known = [one["name"] for one in experiment.studies]
     for one in only:
         if one not in known:
             raise BadInput(f"{experiment.name} has no study {one!r}{nearest(one, known)}")
-    folder = Path(out) / f"{experiment.name}-{size}"
-    for place in (Path(out), folder):
-        refuse_unfit(place)
     sources: dict[str, Source] = {}
     told: list[dict[str, Any]] = []
     for given in experiment.studies:

@@ -36,6 +36,7 @@ class Experiment(BaseModel):
     title: str
     paper: str
     about: str = ""
+    own: str = ""  # the study of ours that it is, which runs itself; empty for the papers' experiments
     unstated: list[str] = []
     wrong: list[Wrong] = []
     common: dict[str, Any] = {}

@@ -14,12 +14,17 @@ from palmette.guards.texts import from_toml
 from palmette.reproduce.experiment import Experiment
 from palmette.values import one_line
 
-_FOLDER = files("palmette.reproduce") / "papers"
+_FOLDER, _OWN = (files("palmette.reproduce") / place for place in ("papers", "own"))
 
 
 def names() -> list[str]:
-    """Return the names of all experiments, in the order of the papers."""
+    """Return the names of all experiments of the papers, in their order."""
     return sorted(_found(), key=_order)
+
+
+def own_names() -> list[str]:
+    """Return the names of our own studies."""
+    return sorted(_found(own=True))
 
 
 def _order(name: str) -> tuple[int, bool, str]:
@@ -29,16 +34,18 @@ def _order(name: str) -> tuple[int, bool, str]:
 
 
 @cache
-def _found() -> dict[str, Traversable]:
-    return {path.name.removesuffix(".toml"): path for path in _FOLDER.iterdir() if path.name.endswith(".toml")}
+def _found(*, own: bool = False) -> dict[str, Traversable]:
+    folder = _OWN if own else _FOLDER
+    return {path.name.removesuffix(".toml"): path for path in folder.iterdir() if path.name.endswith(".toml")}
 
 
 def read(name: str) -> Experiment:
     """Return an experiment by its name, or from a file of the user's."""
-    if name in _found():
-        return _parsed(_found()[name].read_bytes(), name, name)
+    known = {**_found(), **_found(own=True)}
+    if name in known:
+        return _parsed(known[name].read_bytes(), name, name)
     if not name.endswith(".toml"):
-        raise BadInput(f"unknown experiment {name!r}{nearest(name, _found())}")
+        raise BadInput(f"unknown experiment {name!r}{nearest(name, known)}")
     path = Path(name)
     try:
         return _parsed(path.read_bytes(), path.stem, name)

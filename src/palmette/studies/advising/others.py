@@ -1,4 +1,4 @@
-"""Methods of the study that search for nothing: ladder and PerMFL with automatic pulls, and PerMFL with its default settings."""
+"""Methods of the study that search for nothing: ladder and PerMFL with automatic pulls, and PerMFL with its defaults."""
 
 from __future__ import annotations
 

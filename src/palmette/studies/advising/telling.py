@@ -16,6 +16,7 @@ LABELS: Mapping[str, str] = {
     DIRECTIONS: "Ladder, a pull per direction",
 }
 """What people call each family."""
+_LADDER = "Ladder trains one model for everybody, from it one per team, from that one per device"
 _WIDE = 0.1  # a standard error of a score beyond which it says little
 
 
@@ -35,17 +36,19 @@ def why(reason: str, found: Components) -> str:
         else f"Of what a common model cannot explain, {_percent(devices)} lies between devices and {_percent(noise)} is noise; "
     )
     ends = {
-        "both": "each tier's models are held to those above them just as strongly as that asks for.",
-        "by direction": "they differ in some directions of the features far more than in others, and are held accordingly.",
+        "both": f"{_LADDER}, each tier held to the one above just as strongly as that asks for.",
+        "by direction": f"{_LADDER}, each held to the one above in every direction of the features as strongly as that asks for.",
         "all own": f"with their samples devices know {found.own_df:.0%} of their own model by themselves.",
         "nobody differs": "there is nothing that a model of one's own could gain.",
         "only teams differ": "devices of a team are alike, and teams have little in common.",
         "predicted": "on training samples that were left out it does better than models held to each other.",
-        "teams": "team models are held to the common one just as strongly as that asks for.",
-        "teams alike": "teams are alike, so the common model serves them best.",
-        "common": "averaging over all devices uses everybody's samples for the one model.",
     }
-    return mixed + ends[reason]
+    others = {
+        "teams": "One model for everybody, then one per team, held to the common one as strongly as the differences ask for.",
+        "teams alike": "Teams are alike, so the common model serves them best.",
+        "common": "Averaging over all devices uses everybody's samples for the one model.",
+    }
+    return others[reason] if reason in others else mixed + ends[reason]
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,99 @@
+"""The pictures of the study behind ``palmette advise``: regrets, predictions against the truth, and where it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from palmette.report.picture import save
+from palmette.report.style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, VERMILION, bare, settings
+from palmette.studies.advising.families import FAMILIES
+from palmette.studies.advising.outcome import ADVISOR, LABELS, NEAR, SEARCH, Outcome
+
+_INK = {"ladder": BLUE, "ladder-directions": BLUE, ADVISOR: VERMILION, SEARCH: GREEN}
+
+
+def draw(found: Outcome, folder: Path) -> list[Path]:
+    """Draw all pictures into a folder and return the files; those of populations that were not run are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not found.cases("judged"):
+        return []
+    with settings(PAPER):
+        return [
+            _regrets(found, folder / "advise-regret.png"),
+            _gains(found, folder / "advise-predicted.png"),
+            _fails(found, folder / "advise-where.png"),
+        ]
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots()
+
+
+def _regrets(found: Outcome, path: Path) -> Path:
+    """Draw the mean and the worst regret of every method on the judged half."""
+    cases = found.cases("judged")
+    methods = sorted(LABELS, key=lambda method: -float(np.mean(found.regrets(cases, method) or [0])))
+    figure, axes = _figure(7.0, 0.55 + 0.27 * len(methods))
+    for line, method in enumerate(methods):
+        regrets = found.regrets(cases, method)
+        ink = _INK.get(method, FAINT)
+        axes.barh(line, np.mean(regrets), height=0.62, color=ink)
+        axes.plot(max(regrets), line, marker="|", color=INK, markersize=8)
+        axes.text(max(max(regrets), 0) + 0.008, line, f"{np.mean(regrets):.4f}, worst {max(regrets):.3f}", va="center")
+    always = {family.key for family in FAMILIES}
+    axes.set_yticks(range(len(methods)), [("always " if one in always else "") + LABELS[one] for one in methods])
+    axes.axvline(0, color=INK, linewidth=0.6)
+    axes.set_xlim(right=1.25 * max(max(found.regrets(cases, method)) for method in methods))
+    axes.set_xlabel("regret: score of the best classic family less the method's own (bar: mean, line: worst)")
+    axes.set_title(f"{len(cases)} populations on which nothing was fixed")
+    bare(axes, "top", "right")
+    return save(figure, path)
+
+
+def _gains(found: Outcome, path: Path) -> Path:
+    """Draw predicted against true gains over FedAvg + fine-tuning."""
+    figure, axes = _figure(4.4, 4.0)
+    for half, ink in (("fixed", FAINT), ("judged", BLUE)):
+        predicted, true, _ = found.gains(found.cases(half))
+        axes.scatter(predicted, true, s=11, color=ink, alpha=0.6, linewidths=0, label=f"{half} half, {len(true)} pairs")
+    low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
+    axes.plot([low, high], [low, high], color=INK, linewidth=0.6)
+    axes.set_xlabel("predicted gain over FedAvg + fine-tuning")
+    axes.set_ylabel("true gain on the test samples")
+    axes.legend(loc="upper left")
+    bare(axes, "top", "right")
+    return save(figure, path)
+
+
+def _fails(found: Outcome, path: Path) -> Path:
+    """Draw the regrets of ladder, of the advisor and of the search on every population."""
+    cases = [*found.cases("fixed"), *found.cases("judged"), *found.cases(networks=True)]
+    figure, axes = _figure(7.0, 0.7 + 0.21 * len(cases))
+    marks = (("ladder", BLUE, "o"), (ADVISOR, VERMILION, "D"), (SEARCH, GREEN, "x"))
+    for method, ink, mark in marks:
+        lines = [line for line, case in enumerate(cases) if method in found.scores[case.name]]
+        axes.scatter(
+            [found.regret(cases[line], method) for line in lines],
+            lines,
+            s=22,
+            color=ink,
+            marker=mark,
+            label=LABELS[method],
+        )
+    axes.axvspan(-NEAR, NEAR, color=ORANGE, alpha=0.12, linewidth=0)
+    axes.axvline(0, color=INK, linewidth=0.6)
+    axes.set_yticks(
+        range(len(cases)), [f"{case.name} ({'network, ' if case.network else ''}{case.half})" for case in cases]
+    )
+    axes.invert_yaxis()
+    axes.set_xlabel("regret (to the left: better than every classic family)")
+    figure.legend(loc="outside lower center", ncols=3)
+    bare(axes, "top", "right")
+    return save(figure, path)

@@ -8,7 +8,12 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report
+.PHONY: setup test check demo docs page-library bench clean # The study behind palmette advise, some 15 minutes on two cores; docs/advise.md is written from the results.
+prove-advise: .venv/ready
+	.venv/bin/palmette reproduce advise --size whole
+	.venv/bin/python proofs/advise.py
+
+prove-advise prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise
 
 setup: .venv/ready
 

@@ -5,10 +5,11 @@ populations alone; about a minute. Run it after `palmette.studies.advising.study
 
     python proofs/advise_constants.py /work/study-results
 
-What it prints is `CONSTANTS` of `palmette.studies.advising.calibrating`. For every family the difference between test score and
-cross-validation, on the scale of that module, has a mean over populations (``bias``, each weighted by how surely it is known) and
-a variance beyond what chance in the samples explains. The latter is half that of the family and half that of all families, since
-there are few populations; ``spread`` is its root, enlarged since it and the bias are known from few populations only (Student's t).
+What it prints is `CONSTANTS` of `palmette.studies.advising.calibrating`. For every family the difference between test score
+and cross-validation, on the scale of that module, has a mean over populations (``bias``, each weighted by how surely it is
+known) and a variance beyond what chance in the samples explains. As there are few populations, the latter is half that of the
+family and half that of all families; ``spread`` is its root, enlarged since it and the bias are themselves known from few
+populations only (Student's t).
 """
 
 from __future__ import annotations

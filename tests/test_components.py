@@ -13,7 +13,8 @@ from palmette.blocks.variances import Known, concluded, lift, settle
 from palmette.errors import BadInput
 from palmette.population import Population
 from palmette.theory import hlm
-from palmette.theory.components import Evidence, components
+from palmette.theory.components import components
+from palmette.theory.evidence import Evidence
 from palmette.theory.surrogate import REAL, predicted, seen, solved
 from palmette.tree import Tree
 

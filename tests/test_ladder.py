@@ -192,7 +192,7 @@ def test_the_ledger_counts_the_exchanges_that_the_outline_tells(tree: str, given
     if people.tree.top == 2:
         assert asked[1] == (lowest + 1) * people.tree.size(1)
     told = method.outline(people.tree, 2)
-    assert told["survey_exchanges_of_the_server"] == server
+    assert told["survey_exchanges_with_the_server"] == server
 
 
 def test_a_deep_tree_finds_the_variance_of_every_tier() -> None:

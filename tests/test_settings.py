@@ -132,7 +132,7 @@ def test_a_setting_unlike_any_other_is_answered_with_the_list() -> None:
         (name, field, value)
         for name, field, values in (
             ("permfl", "alpha", [0, -0.1, float("nan"), float("inf"), "fast", None, {"device-0": 0.0}, []]),
-            ("permfl", "lam", [-0.1, float("nan"), float("inf"), "auto"]),
+            ("permfl", "lam", [-0.1, float("nan"), float("inf"), "automatic"]),
             ("permfl", "gamma", [-0.1, float("nan"), [0.1, -0.1], [float("inf")]]),
             ("permfl", "eta", [0, -1, float("nan"), "automatic", [0.1, 0], {"team-0": -1}]),
             ("permfl", "beta", [0, -1, float("nan"), float("inf"), "automatic"]),

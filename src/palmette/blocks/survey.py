@@ -86,8 +86,8 @@ class Survey:
     def outline(self, tiers: int) -> dict[str, Any]:
         """Tell what it costs, for the outline of a run."""
         above, below = self.exchanges(tiers)
-        told = {"survey_exchanges_of_the_server": above}
-        return told if tiers == 1 else {**told, "survey_exchanges_of_a_lowest_team": below}
+        told = {"survey_exchanges_with_the_server": above}
+        return told if tiers == 1 else {**told, "survey_exchanges_in_each_team": below}
 
     # -- the server ----------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,9 @@ def _title(found: Advice) -> str:
     teams = f" in {people.tree.size(1)} teams" if people.tree.top > 1 else ""
     kind = "numbers to predict" if people.classes is None else f"{people.classes} classes"
     samples = int(found.components.counts[0].sum())
-    return f"{people.source}: {people.devices} devices{teams}, {samples:,} training samples, {kind}; model {found.model}"
+    return (
+        f"{people.source}: {people.devices} devices{teams}, {samples:,} training samples, {kind}; model {found.model}"
+    )
 
 
 def _shares(found: Advice) -> list[RenderableType]:
@@ -107,7 +109,9 @@ def _losers(found: Advice) -> str:
     if found.personal.family == "local":
         return "Every device trains by itself anyway."
     if not found.losers:
-        return "No device can be named that would do better alone; some may, by less than can be told from their samples."
+        return (
+            "No device can be named that would do better alone; some may, by less than can be told from their samples."
+        )
     some = ", ".join(found.losers[:_NAMED])
     more = f" and {len(found.losers) - _NAMED} more" if len(found.losers) > _NAMED else ""
     return f"{len(found.losers)} of {found.population.devices} devices are predicted to do better alone: {some}{more}."

@@ -18,161 +18,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
-from palmette.blocks.variances import LEAST, MOST, Fit, Known, concluded, lift, renewed, search, settle
+from palmette.blocks.variances import MOST, Known
 from palmette.errors import BadInput
 from palmette.population import Population
-from palmette.theory.surrogate import REAL, Frame, Seen, predicted, seen, solved
+from palmette.theory.evidence import Evidence, by_direction
+from palmette.theory.surrogate import Frame, Seen, predicted, seen, solved
 from palmette.tree import Tree
 
 _SURE = 0.99  # the most that a surrogate's accuracy counts, since h would be 0 beyond
-_EM = 10  # steps of the EM algorithm for one variance per direction
-_STEP = 0.4  # of the logarithm of a ratio, in second differences of the evidence
 _ROUGH = 1.0  # standard error of a logarithm beyond which little is known
+_LITTLE = 0.01  # a share of all differences that does not matter
 _FEW = 3  # samples per direction below which little is known
-
-
-class Evidence:
-    """How likely the training samples are under ratios of variances.
-
-    Args:
-        known: What is known of the devices.
-        parents: The parent of every node, tier by tier from the devices up.
-        squares: The sum of the squared targets.
-        samples: The number of samples.
-    """
-
-    def __init__(self, known: Known, parents: Sequence[Tensor], squares: float, samples: int) -> None:
-        self.parents, self.squares, self.samples = parents, squares, samples
-        self._lifted: dict[tuple[float, ...], tuple[Known, float, float]] = {(): (known, 0.0, 0.0)}
-        self._fits: dict[tuple[float, ...], Fit] = {}
-
-    def at(self, ratios: Sequence[float]) -> Fit:
-        """Return what follows from ratios that are the same in all directions, the devices' first."""
-        key = tuple(ratios)
-        if key not in self._fits:
-            self._fits[key] = concluded(*self._up(key), self.squares, self.samples)
-        return self._fits[key]
-
-    def _up(self, key: tuple[float, ...]) -> tuple[Known, float, float]:
-        """Return what comes up from the tiers of some ratios; points that share their lower ratios share the work."""
-        if key in self._lifted:
-            return self._lifted[key]
-        known, fit, cost = self._up(key[:-1])
-        parent, ratio = self.parents[len(key) - 1], key[-1]
-        if ratio > 0:
-            told = lift(known, torch.full((known.gram.shape[1],), ratio, dtype=REAL))
-            known, fit, cost = told.known, fit + float(told.fit.sum()), cost + float(told.cost.sum())
-        found = known.added(parent, int(parent[-1]) + 1), fit, cost
-        if len(key) < len(self.parents):
-            self._lifted[key] = found
-        return found
-
-    def best(self, free: Sequence[int], fixed: dict[int, float] | None = None, *, polish: bool = True) -> list[float]:
-        """Return the likeliest ratios of all tiers below the server, the devices' first.
-
-        Args:
-            free: The tiers whose ratios are looked for.
-            fixed: The ratios of the others; 0 by default.
-            polish: Whether to go on from the best of a grid.
-        """
-        base = [(fixed or {}).get(tier, 0.0) for tier in range(len(self.parents))]
-
-        def whole(values: Sequence[float]) -> list[float]:
-            point = list(base)
-            for tier, value in zip(free, values, strict=True):
-                point[tier] = float(value)
-            return point
-
-        if not free:
-            return base
-        looking = search(len(free))
-        points = next(looking)
-        try:
-            while True:
-                points = looking.send([self.at(whole(point)).evidence for point in points])
-        except StopIteration as end:
-            found = whole(end.value)
-        return self._polished(found, [tier for tier in free if found[tier] > 0]) if polish else found
-
-    def _polished(self, found: list[float], free: Sequence[int]) -> list[float]:
-        """Go on from the best of a grid, on the logarithms of the ratios that are not 0."""
-        if not free:
-            return found
-
-        def point(logs: Any) -> list[float]:
-            made = list(found)
-            for tier, value in zip(free, np.exp(logs).clip(LEAST, MOST).tolist(), strict=True):
-                made[tier] = value
-            return made
-
-        begin = np.log([found[tier] for tier in free])
-        simplex = np.vstack([begin, begin + 0.15 * np.eye(len(free))])
-        limits = {"initial_simplex": simplex, "xatol": 0.02, "fatol": 1e-3, "maxfev": 30 * len(free)}
-        end = minimize(lambda logs: -self.at(point(logs)).evidence, begin, method="Nelder-Mead", options=limits)
-        return [0.0 if value <= 2 * LEAST else value for value in point(end.x)]
-
-    def errors(self, ratios: Sequence[float], columns: float) -> list[float]:
-        """Return the standard errors of the logarithms of the ratios; infinite where there is none or it is not known.
-
-        Args:
-            ratios: The likeliest ones.
-            columns: How many of the columns are independent, over how many there are.
-        """
-        free = [tier for tier, ratio in enumerate(ratios) if LEAST < ratio < MOST]
-        logs = np.log([ratios[tier] for tier in free])
-
-        def value(shift: Any) -> float:
-            point = list(ratios)
-            for tier, moved in zip(free, np.exp(logs + _STEP * shift), strict=True):
-                point[tier] = float(moved)
-            return self.at(point).evidence * columns
-
-        size, middle = len(free), value(np.zeros(len(free)))
-        bend, unit = np.zeros((size, size)), np.eye(size)
-        for i in range(size):
-            bend[i, i] = -(value(unit[i]) - 2 * middle + value(-unit[i])) / _STEP**2
-            for j in range(i):
-                both = value(unit[i] + unit[j]) + value(-unit[i] - unit[j])
-                bend[i, j] = bend[j, i] = -(both - value(unit[i] - unit[j]) - value(unit[j] - unit[i])) / (4 * _STEP**2)
-        known = size > 0 and float(np.linalg.eigvalsh(bend)[0]) > 1e-6
-        widths = np.sqrt(np.linalg.inv(bend).diagonal()).tolist() if known else [math.inf] * size
-        return [dict(zip(free, widths, strict=True)).get(tier, math.inf) for tier in range(len(ratios))]
-
-
-def by_direction(known: Known, parents: Sequence[Tensor], base: Sequence[float], squares: float, samples: int) -> list[Tensor]:
-    """Return the ratios of every tier below the server, one for each direction, by EM from those that are the same in all.
-
-    Args:
-        known: What is known of the devices.
-        parents: The parent of every node, tier by tier from the devices up.
-        base: The likeliest ratios that are the same in all directions.
-        squares: The sum of the squared targets.
-        samples: The number of samples.
-    """
-    width, columns = known.moment.shape[1:]
-    ratios = [torch.full((width,), value, dtype=REAL) for value in base]
-    for _ in range(_EM):
-        levels, fit, cost = [known], 0.0, 0.0
-        for parent, ratio in zip(parents, ratios, strict=True):
-            told = lift(levels[-1], ratio)
-            fit, cost = fit + float(told.fit.sum()), cost + float(told.cost.sum())
-            levels.append(told.known.added(parent, int(parent[-1]) + 1))
-        end = concluded(levels[-1], fit, cost, squares, samples)
-        mean, spread = end.mean[None], end.spread[None]
-        for tier in reversed(range(len(parents))):
-            parent = parents[tier]
-            if base[tier] == 0:
-                mean, spread = mean[parent], spread[parent]
-                continue
-            now = settle(levels[tier], ratios[tier], mean[parent], spread[parent], end.noise)
-            mean, spread = now.mean, now.spread
-            ratios[tier] = renewed(ratios[tier], now.squares.sum(0), len(now.squares), columns, base[tier])
-    return ratios
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +117,7 @@ class Components:
 
     @property
     def share(self) -> float:
-        """The share of the rounds that should go to the global model: of a team's model it is the common one's, all directions."""
+        """The share of the rounds for the global model: of a team's model, what is the common one, all directions alike."""
         return float(self._part(self.gamma).mean())
 
     def as_dict(self) -> dict[str, Any]:
@@ -315,18 +174,21 @@ def components_of(people: Seen, known: Known, *, per_direction: bool = False) ->
     errors = evidence.errors(ratios, 1.0 if people.labels is None else (columns - 1) / columns)
     fit = evidence.at(ratios)
     accuracy, h = _curvature(people, known, ratios)
+    shares = _shares(known, ratios, len(people.z))
     made = Components(
         tree=tree,
         frame=people.frame,
         noise=fit.noise,
         ratios=tuple(ratios),
         errors=tuple(errors),
-        directions=tuple(by_direction(known, parents, ratios, people.squares, len(people.z))) if per_direction else None,
-        shares=_shares(known, ratios, len(people.z)),
+        directions=tuple(by_direction(known, parents, ratios, people.squares, len(people.z)))
+        if per_direction
+        else None,
+        shares=shares,
         accuracy=accuracy,
         h=h,
         counts=tuple(people.counts(tier) for tier in range(tree.top)),
-        doubts=(*doubts, *_doubts(people, ratios, errors)),
+        doubts=(*doubts, *_doubts(people, ratios, errors, shares)),
     )
     return made, evidence
 
@@ -339,23 +201,29 @@ def _told_apart(tree: Tree) -> tuple[list[int], list[str]]:
             doubts.append("There is one team only, so nothing can be said of how much teams differ.")
         elif tree.size(tier) == tree.size(tier - 1):
             below = "device" if tier == 1 else "team below it"
-            doubts.append(f"Every team has one {below}, so how much teams and their members differ cannot be told apart.")
+            doubts.append(
+                f"Every team has one {below}, so how much teams and their members differ cannot be told apart."
+            )
         else:
             free.append(tier)
     return free, doubts
 
 
-def _doubts(people: Seen, ratios: Sequence[float], errors: Sequence[float]) -> list[str]:
+def _doubts(people: Seen, ratios: Sequence[float], errors: Sequence[float], shares: Sequence[float]) -> list[str]:
     """Say where little is known."""
     samples, width = people.z.shape
     found = []
     if samples < _FEW * width:
-        found.append(f"{samples} training samples in all are few for {width} directions: everything here is a rough guess.")
-    for tier, (ratio, error) in enumerate(zip(ratios, errors, strict=True)):
-        if ratio > 0 and error > _ROUGH and ratio < MOST:
+        found.append(
+            f"{samples} training samples in all are few for {width} directions: everything here is a rough guess."
+        )
+    for tier, (ratio, error, share) in enumerate(zip(ratios, errors, shares[:-1], strict=True)):
+        if 0 < ratio < MOST and error > _ROUGH and share > _LITTLE:
             who = ("devices", "teams")[tier] if tier < 2 else f"nodes of tier {tier}"
             factor = f"a factor of {math.exp(error):.0f}" if error < 3 else "any useful bound"
-            found.append(f"How much {who} differ is not known within {factor}: there are too few of them or too few samples.")
+            found.append(
+                f"How much {who} differ is not known within {factor}: there are too few of them or too few samples."
+            )
     return found
 
 

@@ -126,13 +126,7 @@ def seen(population: Population, *, directions: int = 30, constant: bool | None 
         directions: How many principal directions of the features are kept; all where there are no more features.
         constant: Whether the model has a bias; by default where there are classes.
     """
-    if not (population.x.is_floating_point() or population.x.dtype == torch.uint8):
-        raise BadInput(
-            "the samples are tokens of text, and variance components are those of linear models of numbers; compare methods "
-            "on held-out samples instead, as with palmette compare --tune"
-        )
-    if population.classes is not None and population.y.dim() > 1:
-        raise BadInput("every sample has several labels, and variance components need one label or number per sample")
+    refuse(population)
     size = population.start.diff()
     owner = torch.arange(population.devices).repeat_interleave(size)
     used = torch.arange(len(owner)) - population.start[owner] < population.train[owner]
@@ -149,6 +143,21 @@ def seen(population: Population, *, directions: int = 30, constant: bool | None 
             f"together; give fewer directions than {directions}, or a part of the devices"
         )
     return Seen(population.tree, frame, frame.turned(x), *_targets(population, index), owner[index])
+
+
+def refuse(population: Population) -> None:
+    """Refuse samples that no linear model of numbers can take.
+
+    Args:
+        population: The population.
+    """
+    if not (population.x.is_floating_point() or population.x.dtype == torch.uint8):
+        raise BadInput(
+            "the samples are tokens of text, and variance components are those of linear models of numbers; compare methods "
+            "on held-out samples instead, as with palmette compare --tune"
+        )
+    if population.classes is not None and population.y.dim() > 1:
+        raise BadInput("every sample has several labels, and variance components need one label or number per sample")
 
 
 def _targets(population: Population, index: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -173,7 +182,11 @@ def _frame(x: Tensor, directions: int, constant: bool) -> Frame:
     if samples < features:  # the smaller of the two products has the same eigenvalues
         values, vectors = torch.linalg.eigh((x @ x.mT).double())
         lead = values.flip(0).clamp(min=0.0)
-        found = x.double().mT @ vectors.flip(1)[:, : min(keep, samples)] / lead[: min(keep, samples)].clamp(min=1e-30).sqrt()
+        found = (
+            x.double().mT
+            @ vectors.flip(1)[:, : min(keep, samples)]
+            / lead[: min(keep, samples)].clamp(min=1e-30).sqrt()
+        )
         found = torch.linalg.qr(found)[0]
         spectrum = torch.cat([lead, lead.new_zeros(features - samples)]) / samples
     else:
@@ -233,7 +246,8 @@ def least_squares(known: Known) -> Tensor:
     values, vectors = torch.linalg.eigh(known.gram)
     seen_ = values > 1e-9 * values[:, -1:].clamp(min=1e-300)
     inverse = torch.where(seen_, 1 / torch.where(seen_, values, 1.0), 0.0)
-    return vectors @ (inverse[:, :, None] * (vectors.mT @ known.moment))
+    found: Tensor = vectors @ (inverse[:, :, None] * (vectors.mT @ known.moment))
+    return found
 
 
 def predicted(z: Tensor, parameters: Tensor, whose: Tensor) -> Tensor:

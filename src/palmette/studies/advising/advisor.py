@@ -28,7 +28,7 @@ from palmette.studies.advising.recipes import costs, recipe, rounded
 from palmette.studies.advising.telling import LABELS, doubts_of, why
 from palmette.task import Task, make_task
 from palmette.theory.components import Components, components_of
-from palmette.theory.surrogate import seen
+from palmette.theory.surrogate import refuse, seen
 from palmette.values import whole
 
 SIMPLER = ("local", "fedavg", "teams", "fedavg-tuned", "teams-tuned")
@@ -59,7 +59,10 @@ def advise(
     began = time.process_time()
     whole("local_steps", local_steps, 1)
     if whole("steps", steps, 2) < 2 * local_steps:
-        raise BadInput(f"{steps} steps are too few with {local_steps} steps between two exchanges; give at least twice as many")
+        raise BadInput(
+            f"{steps} steps are too few with {local_steps} steps between two exchanges; give at least twice as many"
+        )
+    refuse(population)
     task = _task(population, model, seed)
     with torch.no_grad():
         learner = Learner(task, population)
@@ -156,7 +159,15 @@ class _Maker:
         """Return one choice with its settings, its prediction and its cost."""
         made = recipe(family, self.found, model=model, **self.given)
         told = prediction or self.predictions[family]
-        return Choice(what, family, LABELS[family], made, told, why(reason, self.found), tuple(costs(made, self.found.tree, self.width)))
+        return Choice(
+            what,
+            family,
+            LABELS[family],
+            made,
+            told,
+            why(reason, self.found),
+            tuple(costs(made, self.found.tree, self.width)),
+        )
 
     def team(self, kind: Kind, sizes: tuple[float, float]) -> Choice | None:
         """Return how to make a model for every team; ``None`` where there are no teams."""

@@ -20,9 +20,12 @@ ADVISED = "advised"
 def advised(case: Case, seed: int) -> dict[str, Any]:
     """Return an advice for a population, and what the advised method and ladder score in truth.
 
-    The result is plain data: ``advice``; ``test``: the score of the advised personal models; ``ladder``: that of ladder with one
-    pull per tier, ``directions`` with one per direction where the model is linear; ``team`` and ``global``: those of the other
-    models; ``sums``: of the advised personal models by device; ``seconds``: CPU time of the advice, of which no training is a part.
+    The result is plain data:
+
+    - ``advice``, and ``advice_seconds``: the CPU time that it took, without any training;
+    - ``test``: the score of the advised personal models, and ``sums`` of them by device;
+    - ``ladder``: the score of ladder with one pull per tier, ``directions`` with one per direction where the model is linear;
+    - ``team`` and ``global``: the scores of the other advised models.
 
     Args:
         case: The population.

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from palmette.blocks.variances import MOST, Known, lift
-from palmette.theory.components import Components, Evidence
+from palmette.theory.components import Components
+from palmette.theory.evidence import Evidence
 from palmette.theory.surrogate import REAL, Seen, predicted, solved
 
 FOLDS = 5
@@ -148,14 +149,18 @@ def _validated(
     for name, values in ratios.items():
         own = solved(rest, parents, values, zero=name == "alone")[0]
         said = predicted(people.z, own, people.owner * folds + fold)
-        if people.labels is None:
-            each = (said - people.targets).square().sum(1)
-        else:
-            each = (said.argmax(1) == people.labels).to(REAL)
+        each = _scored(people, said)
         score = float(each.sum() / base.sum().clamp(min=1e-300))
         deviation = float((each - score * base).square().mean().sqrt() / base.mean().clamp(min=1e-300))
         held[name] = Held(1 - score if people.labels is None else score, deviation, _added(people, each))
     return held
+
+
+def _scored(people: Seen, said: Tensor) -> Tensor:
+    """Return whether each sample is right, or its squared error."""
+    if people.labels is None:
+        return (said - people.targets).square().sum(1)
+    return (said.argmax(1) == people.labels).to(REAL)
 
 
 def _on_all(held: Held, half: Held) -> Held:

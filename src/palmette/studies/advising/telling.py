@@ -37,7 +37,7 @@ def why(reason: str, found: Components) -> str:
     )
     ends = {
         "both": f"{_LADDER}, each tier held to the one above just as strongly as that asks for.",
-        "by direction": f"{_LADDER}, each held to the one above in every direction of the features as strongly as that asks for.",
+        "by direction": f"{_LADDER}, each held to the one above, direction by direction of the features.",
         "all own": f"with their samples devices know {found.own_df:.0%} of their own model by themselves.",
         "nobody differs": "there is nothing that a model of one's own could gain.",
         "only teams differ": "devices of a team are alike, and teams have little in common.",

@@ -59,7 +59,8 @@ class Tried:
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         known = [
-            {"family": one.family, "alpha": one.alpha, "score": one.score, "steps": one.steps} for one in self.candidates
+            {"family": one.family, "alpha": one.alpha, "score": one.score, "steps": one.steps}
+            for one in self.candidates
         ]
         return {"candidates": known, "found": self.sentence}
 

@@ -127,7 +127,7 @@ def _personal(found: Components, held: Foreseen, predictions: Mapping[str, Predi
         return "local", "all own"
     if found.own < _NONE and found.up > 1 - _NONE:
         return "fedavg", "nobody differs"
-    if found.own < _NONE and found.up < _NONE and len(found.ratios) > 1:
+    if found.own < _NONE and found.up < _NONE and len(found.ratios) == 2:
         return "teams", "only teams differ"
     for family in SIMPLER:
         if family in predictions:

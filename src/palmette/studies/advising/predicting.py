@@ -186,9 +186,10 @@ def _ratios(
         "both": list(found.ratios),
     }
     if tiers > 1:
-        made["teams"] = [0.0, MOST, *none[2:]]
+        last = tiers - 1  # on deeper trees a team is all that is below one child of the server
+        made["teams"] = [*none[1:], MOST]
         made["pulled"] = [0.0, *found.ratios[1:]]
-        made["teams, own"] = evidence.best([0], {1: MOST}, polish=False)
+        made["teams, own"] = evidence.best([0], {last: MOST}, polish=False)
     if found.directions is not None:
         made["directions"] = list(found.directions)
     return made

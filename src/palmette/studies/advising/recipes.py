@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from palmette.algorithms.ladder import Ladder
 from palmette.protocol import ModelKind
 from palmette.studies.advising.families import BATCH
 from palmette.theory.components import Components
@@ -122,28 +123,38 @@ def costs(made: Recipe, tree: Tree, width: int) -> list[Cost]:
         tree: The tree.
         width: Numbers of a model.
     """
-    size, rounds, devices = width * _BYTES, made.rounds, tree.devices
     if made.algorithm == "local":
         return []
-    if made.algorithm == "fedavg":
-        return [Cost("devices - server", rounds, 2 * rounds * devices * size)]
-    if tree.top == 1:
-        return [Cost("devices - server", rounds, 2 * rounds * devices * size)]
-    teams = tree.size(1)
-    upper = [Cost(f"{_called(tier, tree)} - {_called(tier + 1, tree)}", 0, 0) for tier in range(1, tree.top)]
-    if made.algorithm == "hierfavg":
-        return [Cost("devices - teams", rounds * teams, 2 * rounds * devices * size), *upper]
-    shared = rounds if _endless(made.settings["gamma"]) else max(1, round(made.settings["share"] * rounds))
-    own = rounds - shared
-    lower = Cost("devices - teams", rounds * teams, (2 * shared + 3 * own) * devices * size)
-    for tier in range(1, tree.top):
-        carried = (2 * shared + (1 if own else 0)) * tree.size(tier) * size
-        upper[tier - 1] = Cost(upper[tier - 1].link, rounds * tree.size(tier + 1), carried)
-    return [lower, *upper]
+    size, rounds = width * _BYTES, made.rounds
+    if made.algorithm == "fedavg" or tree.top == 1:
+        return [Cost("devices - server", rounds, 2 * rounds * tree.devices * size)]
+    found = []
+    for tier in range(tree.top):
+        often, each = rounds * tree.size(tier + 1), 2 * rounds
+        if made.algorithm == "ladder":
+            each = _carried(made, tree, tier)
+        elif tier == tree.top - 1:
+            often = each = 1  # teams begin with the same model and never hear of each other again
+        link = f"{_called(tier, tree)} - {_called(tier + 1, tree)}"
+        found.append(Cost(link, often, each * tree.size(tier) * size))
+    return found
+
+
+def _carried(made: Recipe, tree: Tree, tier: int) -> int:
+    """Return how many models ladder carries between a node of a tier and its parent, both ways.
+
+    In the global model's turn one goes down and one up in every round, in the turn of an inner tier also the one above it; and
+    one goes down to every tier when its turn begins.
+    """
+    pulls = made.settings["gamma"]
+    skipped = {inner: _endless(pulls[inner - 1] if isinstance(pulls, list) else pulls) for inner in range(1, tree.top)}
+    turns = Ladder().turns(tree, made.rounds, float(made.settings["share"]), skipped)
+    above = sum((2 if turn == tree.top else 3) * count for turn, count in turns.items() if turn > tier)
+    return above + (1 if turns.get(tier) else 0)
 
 
 def _called(tier: int, tree: Tree) -> str:
-    return "server" if tier == tree.top else "teams" if tier == 1 else f"tier {tier}"
+    return "server" if tier == tree.top else ("devices", "teams")[tier] if tier < 2 else f"tier {tier}"
 
 
 def _endless(pull: Any) -> bool:

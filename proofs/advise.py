@@ -1,4 +1,4 @@
-"""Write what the study behind ``palmette advise`` found into ``docs/advise.md``, with its pictures; see ``make prove-advise``."""
+"""Write what the study behind ``palmette advise`` found into ``docs/advise.md``, with its pictures (``make prove-advise``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ PAGE = DOCS / "advise.md"
 
 
 def number(value: float | None) -> str:
+    """Write a number of a table."""
     return "" if value is None else f"{value:.0f}" if float(value).is_integer() and abs(value) >= 1 else f"{value:.4f}"
 
 
 def table(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table of the study."""
     rows = [
         [
             row["title"],
@@ -34,11 +36,13 @@ def table(found: Mapping[str, Any]) -> list[str]:
 
 
 def targets(found: list[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of the table of what was hoped for."""
     rows = [[f"{one['says']} {one['note']}".strip(), f"{one['parts'][0]['mean']:.4g}", one["verdict"]] for one in found]
     return pages.table(["target, on the judged half", "found", "verdict"], rows)
 
 
 def main(folder: Path) -> None:
+    """Write the page from the folder of the study."""
     found = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     scores = [line for one in found["tables"][1:] for line in (f"**{one['title']}**", "", *table(one), "")]
     for mark, lines in (

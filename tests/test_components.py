@@ -293,9 +293,11 @@ def test_few_samples_and_few_teams_are_told() -> None:
         ({"x": torch.zeros(80, 3)}, "all features"),
         ({"x": torch.full((80, 3), math.nan)}, "not a finite number"),
         ({"y": torch.zeros(80, 2, dtype=torch.int64), "classes": 2}, "several labels"),
-        ({"y": torch.zeros(80, dtype=torch.int64), "classes": 1}, "one class only"),
+        ({"y": torch.zeros(80, dtype=torch.int64), "classes": 2}, "the same label"),
+        ({"y": torch.ones(80)}, "the same label or target"),
+        ({"y": torch.full((80,), math.inf)}, "target that is not a finite number"),
     ],
-    ids=["text", "zeros", "nan", "labels", "one class"],
+    ids=["text", "zeros", "nan", "labels", "one class", "one target", "infinite"],
 )
 def test_what_cannot_be_used_is_refused_with_the_reason(changes: dict[str, object], word: str) -> None:
     people = nested("2x2", (1.0, 1.0))

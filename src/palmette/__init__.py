@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.algorithms import ALGORITHMS as ALGORITHMS
     from palmette.algorithms import FedAvg as FedAvg
     from palmette.algorithms import HierFAVG as HierFAVG
+    from palmette.algorithms import Ladder as Ladder
     from palmette.algorithms import Local as Local
     from palmette.algorithms import PerMFL as PerMFL
     from palmette.algorithms import PFedMT as PFedMT
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.learner import Move as Move
     from palmette.learner import Optimiser as Optimiser
     from palmette.learner import Outputs as Outputs
+    from palmette.learner.directions import Directions as Directions
     from palmette.links import Link as Link
     from palmette.links import Participation as Participation
     from palmette.page import write_report as write_report
@@ -55,6 +57,8 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.runs import rerun as rerun
     from palmette.runs import resume as resume
     from palmette.runs import run as run
+    from palmette.studies.advising.advice import Advice as Advice
+    from palmette.studies.advising.advisor import advise as advise
     from palmette.studies.compare import compare as compare
     from palmette.studies.study import Study as Study
     from palmette.studies.sweep import sweep as sweep
@@ -66,28 +70,34 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.task import make_task as make_task
     from palmette.task import models as models
     from palmette.task import parts as parts
+    from palmette.theory.components import Components as Components
+    from palmette.theory.components import components as components
     from palmette.track import Tracker as Tracker
     from palmette.tree import Tree as Tree
 
 # The modules the names above come from.
 _HOMES = {
-    "algorithms": "ALGORITHMS FedAvg HierFAVG Local PerMFL PFedMT algorithm",
+    "algorithms": "ALGORITHMS FedAvg HierFAVG Ladder Local PerMFL PFedMT algorithm",
     "engines.evaluation": "Scores evaluate",
     "engines.simulate": "Simulation",
     "errors": "BadInput Diverged PalmetteError PalmetteWarning ProtocolError",
     "figures": "figure",
     "learner": "Batch Epochs Mix Move Optimiser Outputs",
+    "learner.directions": "Directions",
     "links": "Link Participation",
     "page": "write_report",
     "population": "Encoding Population load_population make_population",
     "protocol": "Algorithm Ask Device Node PerChild Replies",
     "protocol.settings": "settings",
     "runs": "Result adapt export load predict rerun resume run",
+    "studies.advising.advice": "Advice",
+    "studies.advising.advisor": "advise",
     "studies.compare": "compare",
     "studies.study": "Study",
     "studies.sweep": "sweep",
     "tables": "check_table read_dataset read_folders read_table",
     "task": "Task make_task",
+    "theory.components": "Components components",
     "track": "Tracker",
     "tree": "Tree",
 }

@@ -77,8 +77,8 @@ def advise(
             more = {} if tried is None else {"tried": tried.as_dict()}
             print_json({**found.as_dict(), **more, "command": command})
             return
+        from palmette.cli.advised import picture
         from palmette.guards.screen import Screen
-        from palmette.report.advice import picture
 
         Screen().print(picture(found, None if tried is None else tried.sentence))
         tell(f"\nRun this next:\n{command}")

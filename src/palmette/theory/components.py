@@ -241,6 +241,4 @@ def _curvature(people: Seen, known: Known, ratios: Sequence[float]) -> tuple[flo
     own = solved(known, people.parents, ratios)[0]
     found = float((predicted(people.z, own, people.owner).argmax(1) == people.labels).double().mean())
     sure, classes = min(found, _SURE), people.targets.shape[1]
-    if classes < 2:
-        raise BadInput("there is one class only; nothing is to be learned")
     return found, (1 - sure**2 - (1 - sure) ** 2 / (classes - 1)) / (classes - 1)

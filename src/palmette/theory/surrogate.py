@@ -163,6 +163,10 @@ def refuse(population: Population) -> None:
 def _targets(population: Population, index: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return the columns that are to be predicted, and the labels where there are classes."""
     given = population.y[index]
+    if not bool(given.isfinite().all()):
+        raise BadInput("a training sample has a target that is not a finite number")
+    if bool((given == given[:1]).all()):
+        raise BadInput("all training samples have the same label or target; there is nothing to learn")
     if population.classes is None:
         return given.to(REAL).reshape(len(index), -1), None
     return torch.nn.functional.one_hot(given, population.classes).to(REAL) - 1 / population.classes, given

@@ -25,6 +25,7 @@ from palmette.studies.advising.calibrating import Prediction
 from palmette.studies.advising.families import LOCAL_STEPS, STEPS, Kind
 from palmette.studies.advising.predicting import DIRECTIONS, LADDER, SURROGATES, Foreseen, Held, foresee
 from palmette.studies.advising.recipes import costs, recipe, rounded
+from palmette.studies.advising.sampling import for_everybody, sampled
 from palmette.studies.advising.telling import LABELS, doubts_of, why
 from palmette.task import Task, make_task
 from palmette.theory.components import Components, components_of
@@ -68,10 +69,12 @@ def advise(
         learner = Learner(task, population)
         linear = learner.spectrum is not None
         bias = any(name.endswith("bias") for name in task.layout.names) or not linear
-        people = seen(population, constant=bias)
+        looked = sampled(population, seed)
+        people = seen(looked, constant=bias)
         known = people.moments()
         found, evidence = components_of(people, known, per_direction=linear)
         held = foresee(people, known, found, evidence, steps)
+        found = found if looked is population else for_everybody(found, population)
     alpha = rounded(1 / curvature(learner).start)
     kind: Kind = "network" if not linear else "numbers" if population.classes is None else "classes"
     sizes = float(len(people.z)), float(population.tests.sum())
@@ -94,8 +97,8 @@ def advise(
         team=made.team(kind, sizes),
         everybody=made.choice("global", "fedavg", "common"),
         predictions=predictions,
-        losers=_losers(population, held, personal.family, predictions),
-        doubts=doubts_of(population, found, kind, predictions),
+        losers=_losers(looked, held, personal.family, predictions),
+        doubts=doubts_of(population, found, kind, predictions, looked.devices),
         seconds=time.process_time() - began,
     )
 

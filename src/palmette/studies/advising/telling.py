@@ -56,7 +56,7 @@ def _percent(share: float) -> str:
 
 
 def doubts_of(
-    population: Population, found: Components, kind: Kind, predictions: Mapping[str, Prediction]
+    population: Population, found: Components, kind: Kind, predictions: Mapping[str, Prediction], looked: int
 ) -> tuple[str, ...]:
     """Return sentences about what the advice does not know.
 
@@ -65,8 +65,14 @@ def doubts_of(
         found: Its variance components.
         kind: What is learned.
         predictions: What was predicted.
+        looked: How many devices were looked at.
     """
     doubts = list(found.doubts)
+    if looked < population.devices:
+        doubts.append(
+            f"{looked} of {population.devices:,} devices were looked at, drawn by the seed; others may differ, and only these "
+            "can be named as better off alone."
+        )
     if kind == "network":
         doubts.append(
             "The model is a network, but the advice looks at the inputs only, as a linear model sees them: scores are rough, "

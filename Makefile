@@ -8,12 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean # The study behind palmette advise, some 15 minutes on two cores; docs/advise.md is written from the results.
-prove-advise: .venv/ready
-	.venv/bin/palmette reproduce advise --size whole
-	.venv/bin/python proofs/advise.py
-
-prove-advise prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise
+.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise
 
 setup: .venv/ready
 
@@ -55,7 +50,12 @@ prove-papers-whole: .venv/ready
 	.venv/bin/palmette reproduce pfedmt-table1 --size whole --only mnist-mlr-100 --only synthetic-mlr-100 --only synthetic-dnn-100
 	.venv/bin/palmette reproduce --write docs
 
-prove-papers prove-papers-whole prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data
+# The study behind palmette advise, some 15 minutes on two cores; docs/advise.md is written from the results.
+prove-advise: .venv/ready
+	.venv/bin/palmette reproduce advise --size whole
+	.venv/bin/python proofs/advise.py
+
+prove-advise prove-papers prove-papers-whole prove-kills prove-million prove-sfedhp prove-groupperfl prove-encoder prove-batchnorm: export PALMETTE_DATA ?= ../shared/data
 prove-kills prove-disks: export PYTHONPATH = tests
 prove-kills: .venv/ready
 	.venv/bin/python proofs/kills.py

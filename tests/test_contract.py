@@ -60,12 +60,10 @@ TABLE: dict[str, Algorithm] = {name: algorithm(name, **given) for name, given in
 # Pulls by numbers, and pulls that are found in other ways.
 LADDERS = {
     "numbers": {"lam": 0.3, "gamma": 0.1, "share": 0.4},
-    "sums": {"survey": "sums"},
-    "directions": {"directions": True},
-    "directions-sums": {"directions": True, "survey": "sums"},
+    "directions": {"directions": True, "survey": "sums"},
 }
 AUTO = {"lam": "auto", "gamma": "auto"}
-TABLE |= {f"{name}-auto": algorithm(name, **SMALL[name], **AUTO) for name in ("permfl", "pfedmt", "l2gd", "l2gd-coin")}
+TABLE |= {f"{name}-auto": algorithm(name, **SMALL[name], **AUTO) for name in ("permfl", "l2gd")}
 TABLE |= {f"ladder-{name}": algorithm("ladder", **SMALL["ladder"], **given) for name, given in LADDERS.items()}
 # Programs of other shapes keep the same contract: coins and masks, stages.
 TABLE |= {kind.name: kind() for kind in (AsyncL2GD, TwoStages)}

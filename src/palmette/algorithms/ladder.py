@@ -76,8 +76,7 @@ class Ladder(Algorithm):
     )
     search: ClassVar[Mapping[str, Between]] = {
         "alpha": Between(0.01, 1.0),
-        "lam": Between(0.001, 1.0),
-        "gamma": Between(0.0003, 0.1),
+        "tune_steps": Between(5, 200, whole=True),
     }
     by_name: ClassVar[Mapping[str, int]] = {"alpha": 0, "lam": 0, "gamma": 1}
 

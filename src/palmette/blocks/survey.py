@@ -79,9 +79,9 @@ class Survey:
 
     def exchanges(self, tiers: int) -> tuple[int, int]:
         """Return how many exchanges the server makes, and how many a team makes with its devices."""
-        looks = 4 * max(1, tiers - 1)
-        em = STEPS if self.turned else 0
-        return 3 + looks + 2 * em, 3 + looks + 2 * em + (em + 1 if tiers > 1 else 0)
+        looks, settled = 4 * max(1, tiers - 1), 1 + (STEPS if self.turned else 0)
+        # Every inner node looks once more before it settles, and those above the lowest pass that on.
+        return 1 + looks + 2 * settled, 1 + looks + (tiers + 1) * settled
 
     def outline(self, tiers: int) -> dict[str, Any]:
         """Tell what it costs, for the outline of a run."""
@@ -93,7 +93,7 @@ class Survey:
 
     def ask(self, node: Node, model: Tensor) -> Generator[Any, Replies, Found | None]:
         """Survey the population: a part of the server's program; ``None`` where nobody answered."""
-        shape, tiers = Shape.of(node.layout), node.tree.top
+        shape = Shape.of(node.layout)
         beginning = {} if shape.alone else {"model": model}
         still = model.new_zeros((1, 2 + shape.features * shape.sketch), dtype=torch.float64)
         pooled = yield from summed({WORD: _POOL, **beginning}, still)
@@ -104,43 +104,52 @@ class Survey:
         sketch = pooled[0, 2:].view(shape.features, shape.sketch)
         basis, bends = seen.principal(sketch, seen.drawn_for(node.seed, shape), shape.kept)
         frame = {**beginning, "basis": bare(basis.reshape(1, -1).to(model)), "scale": scale}
-        hunt, more = variances.search(tiers), frame
+        base = yield from self._likeliest(node, frame, pooled)
+        if base is None:
+            return None
+        ratios, told = yield from self._by_direction(node, base, frame)
+        if told is None:
+            return None
+        flat = told.flatness
+        # A network's mean curvature at its beginning stands for that of a linear model, h0 c^2 / features.
+        weight = flat * scale**2 if shape.alone else told.bend * shape.features * flat / told.first
+        pulls = pulls_of(base, weight)
+        rest = bends.new_full((shape.features - shape.kept,), seen.rest(size, bends, shape))
+        own = torch.cat([bends, rest]) / samples * weight / scale**2  # how curved the loss is in each direction
+        team = float(pulls[-1]) * node.tree.size(node.tree.top - 1) / samples
+        return Found(pulls, pulls_of(ratios, weight), float((team / (own + team)).mean()), basis)
+
+    def _likeliest(self, node: Node, frame: Mapping[str, Any], like: Tensor) -> Generator[Any, Replies, Tensor | None]:
+        """Return the likeliest ratios, one for each tier; with the first look goes the frame."""
+        hunt, more = variances.search(node.tree.top), frame
         points = next(hunt)
         while True:
-            fits = yield from self._fits(node, torch.tensor(points, dtype=torch.float64)[:, :, None], more)
+            fits = yield from self._fits(node, like.new_tensor(points)[:, :, None], more)
             if fits is None:
                 return None
             try:
                 points, more = hunt.send([fit.evidence for fit in fits]), {}
             except StopIteration as end:
-                base = end.value
-                break
-        ratios = torch.tensor(base, dtype=torch.float64)[:, None].expand(tiers, shape.size)
+                return like.new_tensor(end.value)
+
+    def _by_direction(
+        self, node: Node, base: Tensor, frame: Mapping[str, Any]
+    ) -> Generator[Any, Replies, tuple[Tensor, Told | None]]:
+        """Return the ratios of all tiers by direction, and what everybody tells of their parameters then."""
+        shape = Shape.of(node.layout)
+        ratios = base[:, None].expand(-1, shape.size)
         for _ in range(STEPS if self.turned else 0):
             fits, told = yield from self._settled(node, ratios, {})
             if fits is None:
-                return None
+                return ratios, None
             ratios = torch.stack(
                 [
-                    variances.renewed(
-                        ratios[tier], told.squares[tier], float(told.nodes[tier]), shape.columns, base[tier]
-                    )
-                    for tier in range(tiers)
+                    variances.renewed(ratio, told.squares[tier], float(told.nodes[tier]), shape.columns, float(one))
+                    for tier, (ratio, one) in enumerate(zip(ratios, base, strict=True))
                 ]
             )
         fits, told = yield from self._settled(node, ratios, frame)
-        if fits is None:
-            return None
-        flat = told.flatness
-        # A network's mean curvature at its beginning stands for that of a linear model, h0 c^2 / features.
-        weight = flat * scale**2 if shape.alone else told.bend * shape.features * flat / told.first
-        pulls, turned = pulls_of(torch.tensor(base), weight), pulls_of(ratios, weight)
-        whole = (
-            torch.cat([bends, bends.new_full((shape.features - shape.kept,), seen.rest(size, bends, shape))]) / samples
-        )
-        team = float(pulls[-1]) * node.tree.size(tiers - 1) / samples
-        own = whole * weight / scale**2  # how curved the loss is in each direction
-        return Found(pulls, turned, float((team / (own + team)).mean()), basis)
+        return ratios, None if fits is None else told
 
     def _fits(
         self, node: Node, ratios: Tensor, more: Mapping[str, Any]
@@ -210,7 +219,7 @@ class Survey:
             below = Below.read(told, len(mine), shape)
             return below if node.tier > 1 else below.spread_out([place_of(mine, one[0]) for one in ratios])
         got = yield Ask(message, reduce="stack")
-        rows = got[""][:, 0] if len(got.positions) else torch.zeros((0, shape.moments + 2))
+        rows = got[""][:, 0] if len(got.positions) else message["ratios"].new_zeros((0, shape.moments + 2))
         return Below.of_moments(
             rows.double(), got.parents.to(rows.device), len(node), [one[0] for one in ratios], shape
         )

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -34,6 +34,7 @@ from torch import Tensor
 from palmette.blocks.seen import Shape
 from palmette.blocks.survey import ENDLESS, WORD, Found, Survey, Way
 from palmette.blocks.surveyed import bare
+from palmette.blocks.turns import Plan, plan_row, plan_size, stage, turns
 from palmette.errors import BadInput
 from palmette.learner.directions import Directions
 from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Replies, Server, State, check_per_tier, inverse
@@ -113,7 +114,7 @@ class Ladder(Algorithm):
 
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Inner nodes keep a model, the one above and who began their turn; what a survey found goes to everybody."""
-        found = {"plan": initial.new_zeros(self._plan_size(node))} if self.surveys else {}
+        found = {"plan": initial.new_zeros(plan_size(node, self.directions))} if self.surveys else {}
         if self.directions and not Shape.of(node.layout).alone:
             raise BadInput(
                 "directions = true is for linear models: in a network no direction of the features has a weight"
@@ -133,45 +134,28 @@ class Ladder(Algorithm):
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
         """Tell the pulls that were found."""
-        if not self.surveys or node.tier == node.tree.top:
+        if node.tier == node.tree.top or self._given(node.tier) != "auto":
             return {}
-        plan = _Plan(state["plan"], node, self.directions)
-        return {"pull": torch.where(plan.told, plan.pull(node.tier, node.samples), torch.nan)}
+        plan = Plan(state["plan"], node)
+        return {"pull": torch.where(plan.told, plan.strengths(node.tier)[:, 0], torch.nan)}
 
     # -- turns ---------------------------------------------------------------------------------------------------------
-
-    def turns(self, tree: Tree, rounds: int, share: float, skipped: Mapping[int, bool]) -> dict[int, int]:
-        """Return how many of the rounds each tier has, by tier, the server's first.
-
-        Args:
-            tree: The tree.
-            rounds: All rounds.
-            share: The share of the global model.
-            skipped: Which inner tiers take the model above as it is.
-        """
-        found, left = {}, rounds
-        for tier in range(tree.top, 0, -1):
-            below = [one for one in range(1, tier) if not skipped[one]]
-            wanted = 0 if tier < tree.top and skipped[tier] else left if not below else max(1, round(share * left))
-            found[tier] = min(left, wanted)
-            left -= found[tier]
-        return found
 
     def _turns_by_settings(self, tree: Tree, rounds: int) -> dict[int, int] | None:
         if self.surveys:
             return None
         assert isinstance(self.share, float)
         skipped = {tier: self._given(tier) == math.inf for tier in range(1, tree.top)}
-        return self.turns(tree, rounds, self.share, skipped)
+        return turns(tree, rounds, self.share, skipped)
 
     def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
         """Tell how many rounds every tier has, and what a survey costs."""
-        turns = self._turns_by_settings(tree, rounds)
-        if turns is None:
+        each = self._turns_by_settings(tree, rounds)
+        if each is None:
             return self._survey.outline(tree.top)
-        told: dict[str, Any] = {"global_rounds": turns.pop(tree.top)}
-        if turns:
-            given = list(turns.values())[::-1]
+        told: dict[str, Any] = {"global_rounds": each.pop(tree.top)}
+        if each:
+            given = list(each.values())[::-1]
             told["team_rounds"] = given[0] if len(given) == 1 else given
         return told
 
@@ -183,30 +167,20 @@ class Ladder(Algorithm):
 
     def _stage(self, node: Node, plan: Tensor | None) -> int:
         """Return the tier whose models are trained in this round."""
-        if plan is None:
-            turns = self._turns_by_settings(node.tree, node.rounds)
-            assert turns is not None
-            ends = [sum(list(turns.values())[: place + 1]) for place in range(node.tree.top)]
-        else:
-            ends = [int(end) for end in plan[0, : node.tree.top].tolist()]
-        return next((node.tree.top - place for place, end in enumerate(ends) if node.round < end), 1)
-
-    def _plan_size(self, node: Node) -> int:
-        return node.tree.top * (1 + (Shape.of(node.layout).size + 1 if self.directions else 1))
+        if plan is not None:
+            return Plan(plan, node).stage
+        given = self._turns_by_settings(node.tree, node.rounds)
+        assert given is not None
+        return stage(node, list(accumulate(given.values())))
 
     def _planned(self, node: Node, found: Found) -> Tensor:
-        """Return what a survey found as a row: when each tier's turn ends, then every tier's pulls."""
-        tree = node.tree
-        pulls = [float(found.pulls[tier]) for tier in range(tree.top)]
+        """Return what a survey found as the row that goes to everybody."""
+        auto = {tier: self._given(tier) == "auto" for tier in range(1, node.tree.top)}
         skipped = {
-            tier: pulls[tier] >= ENDLESS if self._given(tier) == "auto" else self._given(tier) == math.inf
-            for tier in range(1, tree.top)
+            tier: bool(found.pulls[tier] >= ENDLESS) if auto[tier] else self._given(tier) == math.inf for tier in auto
         }
         share = found.share if self.share == "auto" else self.share
-        turns = self.turns(tree, node.rounds, share, skipped)
-        ends = torch.tensor(list(turns.values())).cumsum(0).double()
-        each = torch.cat([found.pulls[:, None], found.turned], 1) if self.directions else found.pulls[:, None]
-        return torch.cat([ends, each.flatten().cpu()])[None]
+        return plan_row(found, turns(node.tree, node.rounds, share, skipped), self.directions)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 
@@ -228,8 +202,7 @@ class Ladder(Algorithm):
             given = node.own(self.lam, parent)
             given = given.clamp(max=ENDLESS) if isinstance(given, Tensor) else min(given, ENDLESS)
             return self._descend(node, parent, parent, given, self.tune_steps)
-        plan = _Plan(state["plan"], node, self.directions)
-        strength = plan.strengths(0, node.samples).to(parent)
+        strength = Plan(state["plan"], node).strengths(0).to(parent)
         return self._descend(node, parent, parent, self._pull(node, strength, state), self.tune_steps)
 
     def _pull(self, node: Device, strength: Tensor, state: State) -> Tensor | Directions:
@@ -268,13 +241,13 @@ class Ladder(Algorithm):
             if node.tier > 1:
                 yield Ask(given, reduce="stack")
             return None, {**state, "model": given["model"], "above": given["model"]}
-        stage = self._stage(node, plan)
-        if stage < node.tier:
+        now = self._stage(node, plan)
+        if now < node.tier:
             if given is not None:
                 state = {**state, "model": given["model"], "above": given["model"]}
-            return None, (yield from self._hand_over(node, state, stage, plan))
+            return None, (yield from self._hand_over(node, state, plan))
         told: dict[str, Any] = {} if plan is None else {"plan": bare(plan)}
-        if stage == node.tier:
+        if now == node.tier:
             w, above = (state["model"], state["above"]) if given is None else (given["model"], given["model"])
             told |= {"above": above, "pull": bare(self._strength(node, w, plan))}
         else:
@@ -286,7 +259,7 @@ class Ladder(Algorithm):
         for _ in range(steps):
             got = yield Ask({"model": w, **told}, reduce="samples", otherwise=w)
             w = got.rows
-        if stage > node.tier:
+        if now > node.tier:
             return w, state
         yield from self._pass_down(node, w, told)
         return None, {**state, "model": w, "above": above}
@@ -306,7 +279,7 @@ class Ladder(Algorithm):
             width = Shape.of(node.layout).size + 1 if self.directions else 1
             return one.expand(-1, width).contiguous()
         assert plan is not None
-        return _Plan(plan, node, self.directions).strengths(node.tier, node.samples).to(like)
+        return Plan(plan, node).strengths(node.tier).to(like)
 
     def server(self, node: Node, state: State) -> Server:
         """Average over all devices in the global model's turn; then hand it over."""
@@ -318,15 +291,15 @@ class Ladder(Algorithm):
                     return state  # nobody answered yet
                 state = {**state, "plan": self._planned(node, found).to(state["plan"])}
             plan = state["plan"]
-        stage = self._stage(node, plan)
-        if stage < node.tier:
-            return (yield from self._hand_over(node, state, stage, plan))
+        now = self._stage(node, plan)
+        if now < node.tier:
+            return (yield from self._hand_over(node, state, plan))
         message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
         replies = yield Ask(message, reduce="samples", otherwise=state["model"])
         yield from self._pass_down(node, replies.rows, message)
         return {**state, "model": replies.rows}
 
-    def _hand_over(self, node: Node, state: State, stage: int, plan: Tensor | None) -> Generator[Any, Replies, State]:
+    def _hand_over(self, node: Node, state: State, plan: Tensor | None) -> Generator[Any, Replies, State]:
         """Give one's model to the children that begin their turn, and let the others work by themselves."""
         everybody = node.child_ids.to(state["began"].device)
         began = state["began"].gather(1, everybody[None].expand(len(node), -1))
@@ -334,41 +307,10 @@ class Ladder(Algorithm):
         yield Ask(None, only=mine.cpu())
         message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
         handed = yield Ask(message, only=~mine.cpu(), reduce="stack")
-        now = state["began"].clone()
-        places = handed.positions.to(now.device)
-        now[handed.parents.to(now.device), everybody[places]] = 1
-        return {**state, "began": now}
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """What a survey found, as nodes keep it.
-
-    Attributes:
-        rows: One line per node: when each tier's turn ends, then the pulls of every tier times the samples of a node.
-        node: The nodes.
-        turned: Whether there is one for each direction too.
-    """
-
-    rows: Tensor
-    node: Node
-    turned: bool
-
-    @property
-    def told(self) -> Tensor:
-        """Which nodes have been told (bool)."""
-        return (self.rows != 0).any(1)
-
-    def strengths(self, tier: int, samples: Tensor) -> Tensor:
-        """Return the pulls of nodes of a tier ``(n, 1)``, by direction ``(n, 1 + size)``; endless where not told."""
-        top = self.node.tree.top
-        mine = self.rows[:, top:].unflatten(1, (top, -1))[:, tier].double()
-        each = mine / samples.to(mine)[:, None].clamp(min=1)
-        return torch.where(self.told[:, None], each.clamp(max=ENDLESS), ENDLESS)
-
-    def pull(self, tier: int, samples: Tensor) -> Tensor:
-        """Return one pull for each node of a tier."""
-        return self.strengths(tier, samples)[:, 0]
+        after = state["began"].clone()
+        places = handed.positions.to(after.device)
+        after[handed.parents.to(after.device), everybody[places]] = 1
+        return {**state, "began": after}
 
 
 def _row(value: float | Tensor) -> float | Tensor:

@@ -53,8 +53,9 @@ class MoreauTree(Algorithm):
         local_steps: Gradient steps of a device each time its team asks (L in the paper).
         alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable
             (alpha in the paper).
-        lam: Pull (proximal strength) of a device's model to its team's model; ``"auto"`` finds it in the first round from how
-            different devices are, at most 1 / (alpha local_steps), beyond which devices would hardly move (lambda in the paper).
+        lam: Pull (proximal strength) of a device's model to its team's model; ``"auto"`` finds it in the first round from
+            how different devices are, at most 1 / (alpha local_steps), beyond which they would hardly move (lambda in the
+            paper).
         gamma: Pull (proximal strength) of a team's model to the model above it; on deeper trees also a list with one number
             per inner tier, lowest first; ``"auto"`` finds it from how different teams are, at most the pull below over
             team_steps, beyond which teams and the global model would hardly move (gamma in the paper).

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from palmette.algorithms.ladder import Ladder
+from palmette.blocks.turns import turns
 from palmette.protocol import ModelKind
 from palmette.studies.advising.families import BATCH
 from palmette.theory.components import Components
@@ -148,9 +148,9 @@ def _carried(made: Recipe, tree: Tree, tier: int) -> int:
     """
     pulls = made.settings["gamma"]
     skipped = {inner: _endless(pulls[inner - 1] if isinstance(pulls, list) else pulls) for inner in range(1, tree.top)}
-    turns = Ladder().turns(tree, made.rounds, float(made.settings["share"]), skipped)
-    above = sum((2 if turn == tree.top else 3) * count for turn, count in turns.items() if turn > tier)
-    return above + (1 if turns.get(tier) else 0)
+    each = turns(tree, made.rounds, float(made.settings["share"]), skipped)
+    above = sum((2 if turn == tree.top else 3) * count for turn, count in each.items() if turn > tier)
+    return above + (1 if each.get(tier) else 0)
 
 
 def _called(tier: int, tree: Tree) -> str:

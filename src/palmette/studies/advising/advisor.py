@@ -69,7 +69,7 @@ def advise(
         learner = Learner(task, population)
         linear = learner.spectrum is not None
         bias = any(name.endswith("bias") for name in task.layout.names) or not linear
-        looked = sampled(population, seed)
+        looked, ids = sampled(population, seed)
         people = seen(looked, constant=bias)
         known = people.moments()
         found, evidence = components_of(people, known, per_direction=linear)
@@ -97,7 +97,7 @@ def advise(
         team=made.team(kind, sizes),
         everybody=made.choice("global", "fedavg", "common"),
         predictions=predictions,
-        losers=_losers(looked, held, personal.family, predictions),
+        losers=_losers(population, ids, held, personal.family, predictions),
         doubts=doubts_of(population, found, kind, predictions, looked.devices),
         seconds=time.process_time() - began,
     )
@@ -184,7 +184,7 @@ class _Maker:
 
 
 def _losers(
-    population: Population, held: Foreseen, family: str, predictions: Mapping[str, Prediction]
+    population: Population, ids: Tensor, held: Foreseen, family: str, predictions: Mapping[str, Prediction]
 ) -> tuple[str, ...]:
     """Return the devices that are predicted to be better off alone, by more than the standard error of that.
 
@@ -203,4 +203,4 @@ def _losers(
     better = middle + part * (gained - found)
     unsure = (part * error.square() + (scale * held.ahead("local", family)[1]) ** 2).sqrt()
     lost: Tensor = (better > unsure) & judged
-    return tuple(population.tree.name(0, int(device)) for device in lost.nonzero().flatten())
+    return tuple(population.tree.name(0, int(device)) for device in ids[lost])

@@ -18,15 +18,17 @@ MOST = 500
 _EACH = 8  # devices of a team that are looked at where there are very many teams
 
 
-def sampled(population: Population, seed: int) -> Population:
-    """Return a population of at most about `MOST` devices: as many of each team, and of some teams where there are very many.
+def sampled(population: Population, seed: int) -> tuple[Population, Tensor]:
+    """Return a population of at most about `MOST` devices, and which these are, by their numbers in the whole.
+
+    There are as many of each team, and of some teams only where there are very many.
 
     Args:
         population: The population; where it is small it is returned as it is.
         seed: Decides who is in the sample.
     """
     if population.devices <= MOST:
-        return population
+        return population, torch.arange(population.devices)
     tree, team = population.tree, population.tree.parents[0]
     teams = tree.size(1)
     chosen = np.ones(teams, dtype=bool)
@@ -35,7 +37,8 @@ def sampled(population: Population, seed: int) -> Population:
     fits = chosen[team] if population.unseen is None else chosen[team] & ~population.unseen.numpy()
     rank = np.full(tree.devices, MOST)
     rank[fits] = _rank(tree.addresses[0][fits], team[fits], seed)
-    return only(population, torch.from_numpy(rank < max(2, MOST // int(chosen.sum()))))
+    keep = torch.from_numpy(rank < max(2, MOST // int(chosen.sum())))
+    return only(population, keep), keep.nonzero().squeeze(1)
 
 
 def _rank(addresses: np.ndarray, groups: np.ndarray, seed: int) -> np.ndarray:

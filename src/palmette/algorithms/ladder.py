@@ -304,9 +304,13 @@ class Ladder(Algorithm):
         everybody = node.child_ids.to(state["began"].device)
         began = state["began"].gather(1, everybody[None].expand(len(node), -1))
         mine = began[node.child_parents, node.child_places] > 0
-        yield Ask(None, only=mine.cpu())
+        mine = mine.cpu()
+        yield Ask(None, only=mine)
+        lacks = torch.bincount(node.child_parents[~mine], minlength=len(node)) > 0
+        if not bool(lacks.any()):
+            return state
         message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
-        handed = yield Ask(message, only=~mine.cpu(), reduce="stack")
+        handed = yield Ask(message, to=lacks, only=~mine, reduce="stack")
         after = state["began"].clone()
         places = handed.positions.to(after.device)
         after[handed.parents.to(after.device), everybody[places]] = 1

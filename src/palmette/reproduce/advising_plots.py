@@ -50,7 +50,7 @@ def _regrets(found: Outcome, path: Path) -> Path:
     always = {family.key for family in FAMILIES}
     axes.set_yticks(range(len(methods)), [("always " if one in always else "") + LABELS[one] for one in methods])
     axes.axvline(0, color=INK, linewidth=0.6)
-    axes.set_xlim(right=1.25 * max(max(found.regrets(cases, method)) for method in methods))
+    axes.set_xlim(right=1.42 * max(max(found.regrets(cases, method)) for method in methods))
     axes.set_xlabel("regret: score of the best classic family less the method's own (bar: mean, line: worst)")
     axes.set_title(f"{len(cases)} populations on which nothing was fixed")
     bare(axes, "top", "right")
@@ -67,7 +67,7 @@ def _gains(found: Outcome, path: Path) -> Path:
     axes.plot([low, high], [low, high], color=INK, linewidth=0.6)
     axes.set_xlabel("predicted gain over FedAvg + fine-tuning")
     axes.set_ylabel("true gain on the test samples")
-    axes.legend(loc="upper left")
+    axes.legend(loc="lower right")
     bare(axes, "top", "right")
     return save(figure, path)
 

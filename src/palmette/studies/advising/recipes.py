@@ -132,7 +132,7 @@ def costs(made: Recipe, tree: Tree, width: int) -> list[Cost]:
     for tier in range(tree.top):
         often, each = rounds * tree.size(tier + 1), 2 * rounds
         if made.algorithm == "ladder":
-            each = _carried(made, tree, tier)
+            often, each = _of_ladder(made, tree, tier)
         elif tier == tree.top - 1:
             often = each = 1  # teams begin with the same model and never hear of each other again
         link = f"{_called(tier, tree)} - {_called(tier + 1, tree)}"
@@ -140,17 +140,19 @@ def costs(made: Recipe, tree: Tree, width: int) -> list[Cost]:
     return found
 
 
-def _carried(made: Recipe, tree: Tree, tier: int) -> int:
-    """Return how many models ladder carries between a node of a tier and its parent, both ways.
+def _of_ladder(made: Recipe, tree: Tree, tier: int) -> tuple[int, int]:
+    """Return the exchanges of ladder between a tier and its parents, and how many models each node of it gets or sends.
 
     In the global model's turn one goes down and one up in every round, in the turn of an inner tier also the one above it; and
-    one goes down to every tier when its turn begins.
+    one goes down to every inner tier when its turn begins, or at the end where it has none.
     """
     pulls = made.settings["gamma"]
     skipped = {inner: _endless(pulls[inner - 1] if isinstance(pulls, list) else pulls) for inner in range(1, tree.top)}
     each = turns(tree, made.rounds, float(made.settings["share"]), skipped)
-    above = sum((2 if turn == tree.top else 3) * count for turn, count in each.items() if turn > tier)
-    return above + (1 if each.get(tier) else 0)
+    handed = 1 if tier else 0
+    rounds = sum(count for turn, count in each.items() if turn > tier)
+    models = sum((2 if turn == tree.top else 3) * count for turn, count in each.items() if turn > tier)
+    return (rounds + handed) * tree.size(tier + 1), models + handed
 
 
 def _called(tier: int, tree: Tree) -> str:

@@ -15,24 +15,22 @@ from pages import DOCS
 PAGE = DOCS / "advise.md"
 
 
-def number(value: float | None) -> str:
-    """Write a number of a table."""
-    return "" if value is None else f"{value:.0f}" if float(value).is_integer() and abs(value) >= 1 else f"{value:.4f}"
+def number(cell: Mapping[str, Any], whole: bool) -> str:
+    """Write a number of a table, with its spread over seeds where there is one."""
+    if cell["ours"] is None:
+        return ""
+    spread = "" if cell["spread"] is None else f" ± {cell['spread']:.3f}"
+    return f"{cell['ours']:.0f}" if whole else f"{cell['ours']:.4f}{spread}"
 
 
 def table(found: Mapping[str, Any]) -> list[str]:
     """Return the lines of a table of the study."""
+    titles = [column["title"] for column in found["columns"]]
     rows = [
-        [
-            row["title"],
-            *(
-                number(cell["ours"]) + ("" if cell["spread"] is None else f" ± {cell['spread']:.3f}")
-                for cell in row["cells"]
-            ),
-        ]
+        [row["title"], *(number(cell, "within" in title) for title, cell in zip(titles, row["cells"], strict=True))]
         for row in found["rows"]
     ]
-    return pages.table(["", *(column["title"] for column in found["columns"])], rows)
+    return pages.table(["", *titles], rows)
 
 
 def targets(found: list[Mapping[str, Any]]) -> list[str]:

@@ -25,9 +25,9 @@ from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks import found_pulls, mixing
-from palmette.blocks.survey import WORD, Survey, Way
+from palmette.blocks.survey import WORD, Way
 from palmette.blocks.surveyed import bare
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, PerChild, Replies, Server, State
+from palmette.protocol import Ask, Device, Inner, Node, PerChild, Replies, Server, State
 from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, settings
 from palmette.tree import Tree
 
@@ -35,7 +35,7 @@ Chance = Annotated[float, Field(ge=0, lt=1)]
 
 
 @settings
-class CoinTree(Algorithm):
+class CoinTree(found_pulls.FindsPulls):
     """The programs of Async-L2GD and its single-coin variant; the two differ in their coins.
 
     Attributes:
@@ -81,19 +81,6 @@ class CoinTree(Algorithm):
         if not self.surveys:
             self.coins(tree, mixing.Pulls.on(tree, self.lam, self.gamma), 1.0)
 
-    @property
-    def surveys(self) -> bool:
-        """Whether pulls are found by a survey."""
-        return "auto" in (self.lam, self.gamma)
-
-    @property
-    def _survey(self) -> Survey:
-        return Survey(self.survey)
-
-    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
-        """Tell what a survey costs, where there is one."""
-        return self._survey.outline(tree.top) if self.surveys else {}
-
     def _lam(self, found: Tensor | None) -> Any:
         """Return the pulls of devices, given or found."""
         return self.lam if self.lam != "auto" else float(found[0, 0]) if found is not None else 0.0
@@ -104,7 +91,7 @@ class CoinTree(Algorithm):
 
     def keeps(self, node: Node, initial: Tensor) -> State:
         """Every node keeps its model, teams and server count their averages, the server remembers L."""
-        found = found_pulls.keeps(self._survey, node, initial) if self.surveys else {}
+        found = found_pulls.keeps(self.asking, node, initial) if self.surveys else {}
         if node.tier == 0:
             return {"model": initial, **found}
         own = {"mean": initial} if node.tier == 1 else {"smoothness": initial.new_zeros(1)}
@@ -121,7 +108,7 @@ class CoinTree(Algorithm):
         """Move to the centre that is due, then take the local steps since."""
         theta = state["model"]
         if WORD in message:
-            return self._survey.answer(node, message, state)
+            return self.asking.answer(node, message, state)
         if "estimate" in message:
             return mixing.smoothness(node, theta), state
         found = message[found_pulls.ROW][:, 0] if self.surveys else None
@@ -133,7 +120,7 @@ class CoinTree(Algorithm):
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Flip the team's coin at every iteration between two averages over all teams."""
         if WORD in message:
-            return (yield from self._survey.pass_on(node, message, state))
+            return (yield from self.asking.pass_on(node, message, state))
         if "estimate" in message:
             return (yield from mixing.largest(message, state["mean"].new_zeros(len(node), 1))), state
         if "last" not in message:
@@ -193,7 +180,7 @@ class CoinTree(Algorithm):
 
     def _found(self, node: Node, state: State, smooth: Tensor) -> Generator[Any, Replies, Tensor | None]:
         """Find the pulls, none so strong that there would be almost no local steps."""
-        found = yield from found_pulls.find(self._survey, node, state["model"])
+        found = yield from found_pulls.find(self.asking, node, state["model"])
         if found is None:
             return None
         lam = min(found[0], 10 * float(smooth)) if self.lam == "auto" else found[0]

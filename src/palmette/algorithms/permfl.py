@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 from palmette.blocks import found_pulls
-from palmette.blocks.survey import WORD, Survey, Way
+from palmette.blocks.survey import WORD, Way
 from palmette.errors import BadInput
 from palmette.protocol import (
-    Algorithm,
     Ask,
     Device,
     Inner,
@@ -44,7 +43,7 @@ PUBLISHED = {"alpha": 0.01, "eta": 0.03, "beta": 0.6, "gamma": 1.5, "lam": 0.5, 
 
 
 @settings
-class MoreauTree(Algorithm):
+class MoreauTree(found_pulls.FindsPulls):
     """The programs PerMFL and pFedMT share; the two differ in how children are weighted.
 
     Attributes:
@@ -113,20 +112,7 @@ class MoreauTree(Algorithm):
                 kept["teams"] = initial.repeat(node.tree.size(node.tier - 1))
         elif node.tier and self.teams == "warm":
             kept["began"] = initial.new_zeros(1)
-        return {**kept, **found_pulls.keeps(self._survey, node, initial)} if self.surveys else kept
-
-    @property
-    def surveys(self) -> bool:
-        """Whether pulls are found by a survey."""
-        return "auto" in (self.lam, self.gamma)
-
-    @property
-    def _survey(self) -> Survey:
-        return Survey(self.survey)
-
-    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
-        """Tell what a survey costs, where there is one."""
-        return self._survey.outline(tree.top) if self.surveys else {}
+        return {**kept, **found_pulls.keeps(self.asking, node, initial)} if self.surveys else kept
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
         """Tell the pulls that were found."""
@@ -144,7 +130,7 @@ class MoreauTree(Algorithm):
 
     def _found(self, node: Node, x: Tensor) -> Generator[Any, Replies, Tensor | None]:
         """Find the pulls, none so strong that models would hardly move: here pulls also say how fast they do."""
-        found = yield from found_pulls.find(self._survey, node, x)
+        found = yield from found_pulls.find(self.asking, node, x)
         if found is None:
             return None
         rates = self.alpha.values() if isinstance(self.alpha, Mapping) else [self.alpha]
@@ -169,7 +155,7 @@ class MoreauTree(Algorithm):
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
         """Approach the proximal point of the team's model w."""
         if self.surveys and WORD in message:
-            return self._survey.answer(node, message, state)
+            return self.asking.answer(node, message, state)
         w, pulls = found_pulls.read(message)
         state = state if pulls is None else {**state, found_pulls.ROW: pulls}
         theta = self.adapt(node, w, state)
@@ -188,7 +174,7 @@ class MoreauTree(Algorithm):
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Take K steps between the children's models and the parent's; without an answer only the parent pulls."""
         if self.surveys and WORD in message:
-            return (yield from self._survey.pass_on(node, message, state))
+            return (yield from self.asking.pass_on(node, message, state))
         x, pulls = found_pulls.read(message)
         w, kept = x, {} if pulls is None else {found_pulls.ROW: pulls}
         if self.teams == "warm":

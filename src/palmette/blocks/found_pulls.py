@@ -14,9 +14,28 @@ from torch import Tensor
 
 from palmette.blocks.survey import Survey
 from palmette.blocks.surveyed import bare
-from palmette.protocol import Device, Node, Replies, State
+from palmette.protocol import Algorithm, Device, Node, Replies, State
+from palmette.tree import Tree
 
 ROW = "pulls"
+
+
+class FindsPulls(Algorithm):
+    """A method whose settings ``lam`` and ``gamma`` may be ``"auto"``, and ``survey`` says what leaves a device then."""
+
+    @property
+    def surveys(self) -> bool:
+        """Whether pulls are found by a survey."""
+        return "auto" in (vars(self)["lam"], vars(self)["gamma"])
+
+    @property
+    def asking(self) -> Survey:
+        """The survey that finds them."""
+        return Survey(vars(self)["survey"])
+
+    def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
+        """Tell what a survey costs, where there is one."""
+        return self.asking.outline(tree.top) if self.surveys else {}
 
 
 def keeps(survey: Survey, node: Node, initial: Tensor) -> dict[str, Tensor]:

@@ -235,7 +235,7 @@ def test_costs_are_those_of_a_run(family: str, tree: str) -> None:
     for _ in range(made.rounds):
         simulation.step()
     counted = [one for _, one in sorted(simulation.ledger.totals().items()) if one.exchanges]
-    told = costs(made, people.tree, task.layout.width)
+    told = costs(made, people.tree, task.layout)
     assert [one.exchanges for one in told] == [one.exchanges for one in counted]
     assert [one.bytes for one in told] == pytest.approx([one.bytes_down + one.bytes_up for one in counted], rel=0.05)
 

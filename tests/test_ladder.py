@@ -191,6 +191,17 @@ def test_the_ledger_counts_the_exchanges_that_the_outline_tells(tree: str, given
     assert asked[people.tree.top] == server + 1  # and one of the round itself
     if people.tree.top > 1:
         assert asked[1] == (lowest + 1) * people.tree.size(1)
+    width = run.task.layout.width
+    for tier, (often, carried) in enumerate(
+        Survey(method.survey, method.directions).carried(people.tree, run.task.layout)
+    ):
+        entry = run.ledger.entries[0, tier + 1]
+        plan = 4 * 2 * people.tree.top if not method.directions else 4 * people.tree.top * (2 + 3)
+        trained = (2 * 4 * width + plan) * people.tree.size(tier)  # the models of the round itself, and what was found
+        assert entry.exchanges == often + people.tree.size(tier + 1)
+        assert entry.bytes_up + entry.bytes_down - trained == pytest.approx(
+            carried, rel=0.0 if people.tree.top < 3 else 0.07
+        )
     told = method.outline(people.tree, 2)
     assert told["survey_exchanges_with_the_server"] == server
 
@@ -228,7 +239,7 @@ def test_a_network_and_the_logistic_loss_are_surveyed_too() -> None:
     assert bool(pulls_of(surveyed(Ladder(), two, "logistic"), 1).isfinite().all())
 
 
-def test_half_of_the_devices_are_enough_for_a_survey() -> None:
+def test_participation_does_not_change_what_a_survey_finds() -> None:
     from palmette.links import Link, Participation
 
     people = drawn((3.0, 1.0, 2.0))
@@ -239,7 +250,7 @@ def test_half_of_the_devices_are_enough_for_a_survey() -> None:
     found = pulls_of(run, 0)
     told = ~found.isnan()
     assert 0 < int(told.sum()) < people.devices
-    assert found[told].mean() == pytest.approx(2.0 / 25, rel=0.4)
+    assert found[told].tolist() == pytest.approx(pulls_of(surveyed(Ladder(), people), 0)[told].tolist(), rel=1e-5)
     # Who was never told uses the model of its team.
     ids = (~told).nonzero().squeeze(1)
     teams = run.models_of(1, torch.from_numpy(run.tree.parents[0])[ids])

@@ -56,7 +56,8 @@ class Ladder(Algorithm):
             the rounds that are left to it. ``"auto"``: the more teams have in common, the more.
         team_steps: Averages in a team in every round; on deeper trees also a list with one number per inner tier, lowest first.
         local_steps: Gradient steps of a device between two averages.
-        tune_steps: Gradient steps that make a device's own model from its team's.
+        tune_steps: Gradient steps that make a device's own model from its team's; with few rounds, or devices that are alike,
+            they can make it worse.
         alpha: Learning rate of the devices; also one number per device name, or ``"auto"`` for the largest that is stable.
         lam: Pull (proximal strength) of a device's model to its team's; ``inf`` takes the team's model as it is, 0 is plain
             fine-tuning. Also one number per device name. ``"auto"`` finds it from how different devices are.
@@ -117,7 +118,7 @@ class Ladder(Algorithm):
         found = {"plan": initial.new_zeros(plan_size(node, self.directions))} if self.surveys else {}
         if self.directions and not Shape.of(node.layout).alone:
             raise BadInput(
-                "directions = true is for linear models: in a network no direction of the features has a weight"
+                "directions = true is for linear models, such as mclr or linear, and this model is a network; leave it out"
             )
         if node.tier == 0:
             return {**found, **self._survey.keeps(node, initial)} if self.surveys else {}
@@ -137,7 +138,8 @@ class Ladder(Algorithm):
         if node.tier == node.tree.top or self._given(node.tier) != "auto":
             return {}
         plan = Plan(state["plan"], node)
-        return {"pull": torch.where(plan.told, plan.strengths(node.tier)[:, 0], torch.nan)}
+        pull = plan.strengths(node.tier)[:, 0]
+        return {"pull": torch.where(plan.told, torch.where(pull < ENDLESS, pull, torch.inf), torch.nan)}
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
@@ -180,7 +182,8 @@ class Ladder(Algorithm):
             tier: bool(found.pulls[tier] >= ENDLESS) if auto[tier] else self._given(tier) == math.inf for tier in auto
         }
         share = found.share if self.share == "auto" else self.share
-        return plan_row(found, turns(node.tree, node.rounds, share, skipped), self.directions)
+        each = turns(node.tree, node.rounds - node.round, share, skipped)
+        return plan_row(found, each, node.round, self.directions)
 
     # -- programs ------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,10 @@ What leaves a device in *look* is a choice. ``"moments"``: its ``Z'Z`` and ``Z'Y
 ``"sums"``: the same with the device's own parameters integrated out, at a few fixed ratios; the team needs only their sum over
 its devices, so that a secure sum could stand in its place.
 
+A survey asks everybody, whatever the links' participation: its exchanges build on each other, so those that answer must be the
+same. Who is away all the same, or whose reply is lost, does not count. On a tree without teams the server stands in a team's
+place, and sees the moments.
+
 The features are those that enter the model's last layer: the samples' own where the model is one linear layer; of a network
 those of the initial model. A pull follows from a ratio ``D``, the scale ``c`` of the features and the flatness ``h`` of the
 loss where the model fits: ``h c^2 / (D n)`` for a node with n training samples. Of a network it is that in proportion to the
@@ -29,9 +33,23 @@ from torch import Tensor
 
 from palmette.blocks import seen, variances
 from palmette.blocks.seen import Shape
-from palmette.blocks.surveyed import Below, Told, bare, different, half, means, place_of, read_known, summed, unfolded
+from palmette.blocks.surveyed import (
+    Below,
+    Told,
+    bare,
+    different,
+    everybody,
+    half,
+    means,
+    place_of,
+    read_known,
+    summed,
+    unfolded,
+)
 from palmette.blocks.variances import Known
 from palmette.protocol import Ask, Device, Inner, Node, Replies, State
+from palmette.task.layout import Layout
+from palmette.tree import Tree
 
 Way = Literal["moments", "sums"]
 ENDLESS = 1e30  # stands for an infinite pull in states and messages, which must be finite
@@ -83,6 +101,39 @@ class Survey:
         # Every inner node looks once more before it settles, and those above the lowest pass that on.
         return 1 + looks + 2 * settled, 1 + looks + (tiers + 1) * settled
 
+    def carried(self, tree: Tree, layout: Layout) -> list[tuple[int, int]]:
+        """Return what a survey costs on every link, the devices' first: exchanges, and bytes both ways.
+
+        Args:
+            tree: The tree.
+            layout: The model's.
+        """
+        shape, tiers = Shape.of(layout), tree.top
+        pairs, wide = max(1, tiers - 1), 2 if tiers > 1 else 1
+        points = [5**wide] * pairs + [3**wide] * 3 * pairs
+        settled = 1 + (STEPS if self.turned else 0)
+        model = 0 if shape.alone else 4 * layout.width
+        frame = 4 * shape.features * shape.kept + model
+        ratios, found = 8 * tiers * shape.size, 8 * (shape.size * shape.columns + shape.size * (shape.size + 1) // 2)
+        costs = []
+        for tier in range(tiers):
+            looks = tiers - tier  # before everybody settles: the server's, and those of inner nodes above this link
+            many, one = ([8 * (count * (shape.moments + 2) + 2) for count in counts] for counts in (points, [1]))
+            if tier == 0 and self.way == "moments":
+                many, one = [4 * (shape.moments + 2)] * len(points), [4 * (shape.moments + 2)]
+            elif tier == 0:
+                tried = [5, *[1] * (pairs - 1), *[3, *[1] * (pairs - 1)] * 3]  # ratios of devices among the points
+                many = [8 * (count * (shape.moments + 2) + 2) for count in tried]
+            each = model + 4 * (2 + shape.features * shape.sketch)
+            each += frame + sum(8 * count * tiers + up for count, up in zip(points, many, strict=True))
+            each += settled * (looks * (ratios + one[0]) + ratios + found + 8 * Told.width(tiers, shape)) + frame
+            asked = 1 + len(points) + settled * (looks + 1)
+            each += 8 * (
+                2 * asked + 1
+            )  # the numbers in messages: what is asked, of how many points, the scale, the noise
+            costs.append((asked * tree.size(tier + 1), each * tree.size(tier)))
+        return costs
+
     def outline(self, tiers: int) -> dict[str, Any]:
         """Tell what it costs, for the outline of a run."""
         above, below = self.exchanges(tiers)
@@ -95,8 +146,8 @@ class Survey:
         """Survey the population: a part of the server's program; ``None`` where nobody answered."""
         shape = Shape.of(node.layout)
         beginning = {} if shape.alone else {"model": model}
-        still = model.new_zeros((1, 2 + shape.features * shape.sketch), dtype=torch.float64)
-        pooled = yield from summed({WORD: _POOL, **beginning}, still)
+        still = model.new_zeros((1, 2 + shape.features * shape.sketch), dtype=torch.float32)
+        pooled = yield from summed(node, {WORD: _POOL, **beginning}, still)
         samples, size = float(pooled[0, 0]), float(pooled[0, 1])
         if not samples or not size > 0:
             return None
@@ -178,7 +229,7 @@ class Survey:
             return None, Told(nothing[0], tiers, shape)
         message = {WORD: _SETTLE, "ratios": bare(ratios.reshape(1, -1)), "noise": fits[0].noise}
         message |= {"mean": bare(fits[0].mean.reshape(1, -1)), "spread": bare(half(fits[0].spread[None])), **frame}
-        told = yield from summed(message, nothing)
+        told = yield from summed(node, message, nothing)
         return fits, Told(told[0], tiers, shape)
 
     # -- teams ---------------------------------------------------------------------------------------------------------
@@ -189,8 +240,8 @@ class Survey:
         match message[WORD]:
             case 1:
                 like = message.get("model", torch.zeros(0))
-                still = like.new_zeros((len(node), 2 + shape.features * shape.sketch), dtype=torch.float64)
-                return bare((yield from summed(message, still))), state
+                still = like.new_zeros((len(node), 2 + shape.features * shape.sketch), dtype=torch.float32)
+                return bare((yield from summed(node, message, still)).float()), state
             case 2:
                 below = yield from self._below(node, message)
                 ratios = unfolded(message, tiers)
@@ -202,7 +253,7 @@ class Survey:
         mean, spread = means(message, shape)
         own = variances.settle(below.known[0], ratios[node.tier], mean, spread, float(message["noise"]))
         passed = {**message, "mean": bare(own.mean.flatten(1)), "spread": bare(half(own.spread))}
-        told = yield from summed(passed, ratios.new_zeros((len(node), Told.width(tiers, shape))))
+        told = yield from summed(node, passed, ratios.new_zeros((len(node), Told.width(tiers, shape))))
         known = (below.samples > 0).double()
         told[:, node.tier * (shape.size + 1) : (node.tier + 1) * (shape.size + 1)] += torch.cat(
             [known * own.squares, known], 1
@@ -215,10 +266,10 @@ class Survey:
         if node.tier > 1 or self.way == "sums":
             mine = different(ratios) if node.tier == 1 else ratios
             still = mine.new_zeros((len(node), len(mine) * (shape.moments + 2) + 2))
-            told = yield from summed(message, still)
+            told = yield from summed(node, message, still)
             below = Below.read(told, len(mine), shape)
             return below if node.tier > 1 else below.spread_out([place_of(mine, one[0]) for one in ratios])
-        got = yield Ask(message, reduce="stack")
+        got = yield Ask(message, reduce="stack", **everybody(node))
         rows = got[""][:, 0] if len(got.positions) else message["ratios"].new_zeros((0, shape.moments + 2))
         return Below.of_moments(
             rows.double(), got.parents.to(rows.device), len(node), [one[0] for one in ratios], shape
@@ -232,7 +283,7 @@ class Survey:
         match message[WORD]:
             case 1:
                 rows = [seen.pooled(node, shape, x) for x, _ in seen.samples(node, message, shape)]
-                return bare(torch.stack(rows)), state
+                return bare(torch.stack(rows).float()), state
             case 2:
                 if "basis" in message:
                     state = {**state, "moments": self._moments(node, message, shape).to(state["moments"])}
@@ -274,8 +325,9 @@ class Survey:
                 told, seen.samples(node, message, shape), bases, own.mean, strict=True
             ):
                 z = seen.framed(x, basis, float(message["scale"]), shape)
-                line[-4] = seen.right(z @ theta, seen.targets(node, y, shape))
-                line[-3] = len(y)
+                known_here = float(line[shape.size])  # one without moments has nothing of its own to fit
+                line[-4] = known_here * seen.right(z @ theta, seen.targets(node, y, shape))
+                line[-3] = known_here * len(y)
         if "model" in message:
             told[:, -2] = seen.bend(node, message["model"])
             told[:, -1] = 1

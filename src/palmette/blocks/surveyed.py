@@ -11,7 +11,7 @@ from torch import Tensor
 from palmette.blocks import variances
 from palmette.blocks.seen import Shape, flatness
 from palmette.blocks.variances import Known
-from palmette.protocol import Ask, Replies
+from palmette.protocol import Ask, Node, Replies
 
 
 class Below(NamedTuple):
@@ -117,9 +117,14 @@ class Told:
         return total / devices if devices else 0.0
 
 
-def summed(message: Any, still: Tensor) -> Generator[Any, Replies, Tensor]:
+def everybody(node: Node) -> dict[str, Any]:
+    """Return how a survey asks: all children, whatever the link's participation, since its exchanges build on each other."""
+    return {"only": torch.ones(len(node.child_ids), dtype=torch.bool), "again": True}
+
+
+def summed(node: Node, message: Any, still: Tensor) -> Generator[Any, Replies, Tensor]:
     """Ask the children and return the sums of their replies; ``still`` (zeros) where nobody answered."""
-    got = yield Ask(message, otherwise=bare(still))
+    got = yield Ask(message, otherwise=bare(still), **everybody(node))
     return got.rows[:, 0].double() * got.count.to(got.rows.device)[:, None]
 
 

@@ -13,6 +13,8 @@ from palmette.blocks.survey import ENDLESS, Found
 from palmette.protocol import Node
 from palmette.tree import Tree
 
+_NEARLY = 0.99 * ENDLESS  # single precision need not hold the number exactly
+
 
 def turns(tree: Tree, rounds: int, share: float, skipped: Mapping[int, bool]) -> dict[int, int]:
     """Return how many of the rounds each tier has, by tier, the server's first.
@@ -42,15 +44,16 @@ def plan_size(node: Node, turned: bool) -> int:
     return node.tree.top * (1 + (Shape.of(node.layout).size + 1 if turned else 1))
 
 
-def plan_row(found: Found, each: Mapping[int, int], turned: bool) -> Tensor:
+def plan_row(found: Found, each: Mapping[int, int], begin: int, turned: bool) -> Tensor:
     """Return a plan: when each tier's turn ends, then the pulls of every tier times the samples of a node.
 
     Args:
         found: What a survey found.
         each: The rounds of every tier, see `turns`.
+        begin: The round in which the first turn begins.
         turned: Whether there is a pull for each direction too.
     """
-    ends = torch.tensor(list(each.values())).cumsum(0).double()
+    ends = begin + torch.tensor(list(each.values())).cumsum(0).double()
     pulls = torch.cat([found.pulls[:, None], found.turned], 1) if turned else found.pulls[:, None]
     return torch.cat([ends, pulls.flatten().cpu()])[None]
 
@@ -82,4 +85,4 @@ class Plan:
         top = self.node.tree.top
         mine = self.rows[:, top:].unflatten(1, (top, -1))[:, tier].double()
         each = mine / self.node.samples.to(mine)[:, None].clamp(min=1)
-        return torch.where(self.told[:, None], each.clamp(max=ENDLESS), ENDLESS)
+        return torch.where(self.told[:, None] & (mine < _NEARLY), each, ENDLESS)

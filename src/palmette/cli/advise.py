@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from palmette.cli import options
-from palmette.cli.failures import one_line_errors, print_json
+from palmette.cli.failures import Stopped, one_line_errors, print_json
 from palmette.guards.terminal import say, tell
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def advise(
     it says which method to use for personal models, for team
     models and for one global model, with which settings, how
     good they would be and what they would cost. It takes
-    about a second and looks at no test sample.
+    some seconds and looks at no test sample.
 
     The last line is the command to run next.
     """
@@ -65,23 +66,46 @@ def advise(
             model = "linear"
         task = made.task(people)
         found = advice_for(people, task, steps=steps, local_steps=local_steps, seed=made.seed)
-        tried = None
+        found = replace(found, doubts=(*found.doubts, *_unheard(settings or [])))
+        tried, stopped = None, False
         if confirm:
             from palmette.studies.advising.trying import confirm as confirmed
 
-            tried = confirmed(found, task, local_steps=local_steps, seed=made.seed, told=say)
-            found = tried.advice
+            try:
+                tried = confirmed(found, task, local_steps=local_steps, seed=made.seed, told=say)
+                found = tried.advice
+            except KeyboardInterrupt:
+                stopped = True
         again = {"--config": config, "--data": data, "--tree": tree, "--model": model, "--seed": seed}
         command = command_of(found, again, settings or [])
         if json:
             more = {} if tried is None else {"tried": tried.as_dict()}
             print_json({**found.as_dict(), **more, "command": command})
+            _say_whether(stopped)
             return
         from palmette.cli.advised import picture
         from palmette.guards.screen import Screen
 
         Screen().print(picture(found, None if tried is None else tried.sentence))
         tell(f"\nRun this next:\n{command}")
+        _say_whether(stopped)
+
+
+def _say_whether(stopped: bool) -> None:
+    """End as a command that was stopped, if the trial was: what was printed is the advice without it."""
+    if stopped:
+        raise Stopped("--try was stopped; this is the advice without it")
+
+
+def _unheard(assignments: Sequence[str]) -> list[str]:
+    """Say which settings of a run the advice does not know of, though its command repeats them."""
+    groups = ("participation", "links", "clock", "loss", "optimiser")
+    found = dict.fromkeys(text.partition("=")[0].partition(".")[0].strip() for text in assignments)
+    return [
+        f"The advice does not know of {group}.*: predictions and costs are those without, and the command repeats it."
+        for group in found
+        if group in groups
+    ]
 
 
 def _refuse_settings(assignments: Sequence[str]) -> None:
@@ -109,7 +133,8 @@ def command_of(found: Advice, given: Mapping[str, str | int | Path | None], assi
         if value is not None:
             words += [name, str(value)]
     words += ["--rounds", str(made.rounds)]
-    for text in (*assignments, *(f"{key}={value}" for key, value in _written(found).items())):
+    measured = [] if found.score != "R2" or any(text.startswith("metrics=") for text in assignments) else ["metrics=r2"]
+    for text in (*assignments, *measured, *(f"{key}={value}" for key, value in _written(found).items())):
         words += ["--set", text]
     return shlex.join(words)
 

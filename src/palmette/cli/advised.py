@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from palmette.guards.screen import Text
+from palmette.studies.advising.recipes import finds_pulls
 from palmette.studies.advising.telling import LABELS
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def _indented(text: str) -> RenderableType:
 
 def _title(found: Advice) -> str:
     people = found.population
-    teams = f" in {people.tree.size(1)} teams" if people.tree.top > 1 else ""
+    count = people.tree.size(1)
+    teams = f" in {count} {'team' if count == 1 else 'teams'}" if people.tree.top > 1 else ""
     kind = "numbers to predict" if people.classes is None else f"{people.classes} classes"
     samples = int(found.components.counts[0].sum())
     return (
@@ -80,7 +82,12 @@ def _families(found: Advice) -> list[RenderableType]:
         mark = "advised" if family == found.personal.family else ""
         table.add_row(Text(f"  {LABELS[family]}"), f"{one.score:.3f}", f"{one.low:.3f} to {one.high:.3f}", mark)
     about = f"Predicted {found.score} on test samples, {found.steps} gradient steps on each device"
-    return [Text(about, "bold"), table]
+    first = max(found.predictions, key=lambda family: found.predictions[family].score)
+    note = (
+        "The advised method is not the first: what is between them is less than the error of these predictions, or the "
+        "variances above leave no doubt."
+    )
+    return [Text(about, "bold"), table, *([] if first == found.personal.family else [_indented(note)])]
 
 
 def _choice(choice: Choice, score: str) -> list[RenderableType]:
@@ -92,6 +99,7 @@ def _choice(choice: Choice, score: str) -> list[RenderableType]:
         head,
         _indented(f"{choice.why} Predicted {score}: {one.score:.3f} ({one.low:.3f} to {one.high:.3f})."),
         _indented(f"{made.algorithm}, {made.rounds} rounds: {settings}"),
+        _indented(f"In the table of that run it is the row {made.model}."),
     ]
 
 
@@ -132,8 +140,8 @@ def _costs(found: Advice) -> list[RenderableType]:
         if not choice.costs:
             table.add_row(f"  {choice.what}", "none", "0", _size(0))
     shown: list[RenderableType] = [Text("What it costs in all rounds, if everybody takes part", "bold"), table]
-    if any(value == "auto" or isinstance(value, Mapping) for value in found.personal.recipe.settings.values()):
-        shown.append(_indented("A run that finds pulls by itself (auto) asks everybody some more in its first round."))
+    if finds_pulls(found.personal.recipe) and found.components.directions is not None:
+        shown.append(_indented("With the survey in the first round that finds the pulls (lam or gamma auto)."))
     return shown
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from palmette.errors import BadInput
 from palmette.learner import Learner, curvature
+from palmette.learner.threads import one_thread_inside
 from palmette.population import Population
 from palmette.protocol import ModelKind
 from palmette.studies.advising import calibrating
@@ -28,6 +29,7 @@ from palmette.studies.advising.recipes import costs, recipe, rounded
 from palmette.studies.advising.sampling import for_everybody, sampled
 from palmette.studies.advising.telling import LABELS, doubts_of, why
 from palmette.task import Task, make_task
+from palmette.task.layout import Layout
 from palmette.theory.components import Components, components_of
 from palmette.theory.surrogate import refuse, seen
 from palmette.values import whole
@@ -37,6 +39,7 @@ SIMPLER = ("local", "fedavg", "teams", "fedavg-tuned", "teams-tuned")
 # Fixed on the study's fixed half: ladder is never behind by more than .013 there, so only the very corners are cut. At .94 of a
 # model being its own (linear-devices) ladder is still .025 ahead of local training, at .87 (synthetic) it is .005 behind.
 _ALL_OWN, _NONE = 0.97, 0.02
+_OF_TEAMS = ("teams", "teams-tuned", "hierfavg-tuned", "permfl")  # families that are nothing without teams
 _SURE = 2.0  # standard errors: the variances by direction were found with the samples that they are judged on
 
 
@@ -65,7 +68,10 @@ def advise(
         )
     refuse(population)
     task = _task(population, model, seed)
-    with torch.no_grad():
+    with (
+        one_thread_inside(),
+        torch.no_grad(),
+    ):  # many small products, for which more threads are only in each other's way
         learner = Learner(task, population)
         linear = learner.spectrum is not None
         bias = any(name.endswith("bias") for name in task.layout.names) or not linear
@@ -75,17 +81,17 @@ def advise(
         found, evidence = components_of(people, known, per_direction=linear)
         held = foresee(people, known, found, evidence, steps)
         found = found if looked is population else for_everybody(found, population)
-    alpha = rounded(1 / curvature(learner).start)
+        alpha = rounded(1 / curvature(learner).start)
     kind: Kind = "network" if not linear else "numbers" if population.classes is None else "classes"
     sizes = float(len(people.z)), float(population.tests.sum())
     predictions = {
         family: calibrating.predict(kind, family, held.family(family), *sizes)
         for family, form in SURROGATES.items()
-        if form in held.held and family != DIRECTIONS
+        if form in held.held and family != DIRECTIONS and not (family in _OF_TEAMS and looked.tree.top < 2)
     }
     if linear and _by_direction(held):
         predictions[DIRECTIONS] = calibrating.predict(kind, DIRECTIONS, held.family(DIRECTIONS), *sizes)
-    made = _Maker(found, held, predictions, alpha, steps, local_steps, task.layout.width)
+    made = _Maker(found, held, predictions, alpha, steps, local_steps, task.layout)
     personal = made.choice("personal", *_personal(found, held, predictions))
     return Advice(
         population=population,
@@ -151,9 +157,9 @@ class _Maker:
         alpha: float,
         steps: int,
         local_steps: int,
-        width: int,
+        layout: Layout,
     ) -> None:
-        self.found, self.held, self.predictions, self.width = found, held, predictions, width
+        self.found, self.held, self.predictions, self.layout = found, held, predictions, layout
         self.given: dict[str, Any] = {"alpha": alpha, "steps": steps, "local_steps": local_steps}
 
     def choice(
@@ -169,7 +175,7 @@ class _Maker:
             made,
             told,
             why(reason, self.found),
-            tuple(costs(made, self.found.tree, self.width)),
+            tuple(costs(made, self.found.tree, self.layout)),
         )
 
     def team(self, kind: Kind, sizes: tuple[float, float]) -> Choice | None:
@@ -178,7 +184,11 @@ class _Maker:
             return None
         held: Held = self.held.held["pulled"]
         prediction = calibrating.predict(kind, "teams", held, *sizes)
-        if self.found.up > 1 - _NONE:
+        alone, common = self.predictions["teams"], self.predictions["fedavg"]
+        best = common if self.found.up > 1 - _NONE else prediction
+        if alone.score - best.score > alone.error:
+            return self.choice("team", "teams", "teams predicted")
+        if best is common:
             return self.choice("team", "fedavg", "teams alike", "GM")
         return self.choice("team", LADDER, "teams", "TM", prediction)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from palmette.blocks.survey import Survey
 from palmette.blocks.turns import turns
 from palmette.protocol import ModelKind
 from palmette.studies.advising.families import BATCH
+from palmette.task.layout import Layout
 from palmette.theory.components import Components
 from palmette.tree import Tree
 
@@ -115,14 +117,35 @@ class Cost:
     bytes: int
 
 
-def costs(made: Recipe, tree: Tree, width: int) -> list[Cost]:
-    """Return what a method costs on every link of a tree, everybody taking part; a survey for ``"auto"`` is not counted.
+def finds_pulls(made: Recipe) -> bool:
+    """Return whether a method finds its pulls by a survey: where they are ``"auto"``, or by name, for which that is short."""
+    return made.algorithm == "ladder" and any(
+        one == "auto" or isinstance(one, Mapping) for one in made.settings.values()
+    )
+
+
+def costs(made: Recipe, tree: Tree, layout: Layout) -> list[Cost]:
+    """Return what a method costs on every link of a tree, everybody taking part.
+
+    A survey is counted where the command that runs the method has one (`finds_pulls`, for linear models).
 
     Args:
         made: The method.
         tree: The tree.
-        width: Numbers of a model.
+        layout: The model's.
     """
+    found = _of_rounds(made, tree, layout.width)
+    if not finds_pulls(made) or len(layout.layers) > 1:
+        return found
+    asked = Survey(turned=bool(made.settings.get("directions"))).carried(tree, layout)
+    return [
+        replace(cost, exchanges=cost.exchanges + often, bytes=cost.bytes + carried)
+        for cost, (often, carried) in zip(found, asked, strict=True)
+    ]
+
+
+def _of_rounds(made: Recipe, tree: Tree, width: int) -> list[Cost]:
+    """Return what the rounds of a method cost."""
     if made.algorithm == "local":
         return []
     size, rounds = width * _BYTES, made.rounds

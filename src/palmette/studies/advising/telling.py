@@ -45,6 +45,7 @@ def why(reason: str, found: Components) -> str:
     }
     others = {
         "teams": "One model for everybody, then one per team, held to the common one as strongly as the differences ask for.",
+        "teams predicted": "On training samples that were left out, averaging in each team does better than a common model.",
         "teams alike": "Teams are alike, so the common model serves them best.",
         "common": "Averaging over all devices uses everybody's samples for the one model.",
     }
@@ -80,6 +81,12 @@ def doubts_of(
         )
     if found.tree.top > 2:
         doubts.append("The tree has several tiers of teams; scores were checked on trees with one tier of teams only.")
+    best = max(one.score for one in predictions.values())
+    if kind == "numbers" and best < 0:
+        doubts.append(
+            "Even the best method is predicted to do worse than the mean of all targets (R2 below 0). Where targets lie far "
+            "from 0 and the model has no constant, as linear, take their mean off, or give every sample a feature that is 1."
+        )
     wide = sorted({one.error for one in predictions.values()})
     if wide[len(wide) // 2] > _WIDE:
         doubts.append("There are too few samples for the predicted scores to say much; see their intervals.")

@@ -98,7 +98,7 @@ def confirm(advice: Advice, task: Task, *, local_steps: int, seed: int, told: Ca
         out = gone + out
         left = sorted((trained(one, steps) for one in left), key=lambda one: -one.score)
     best = left[0]
-    return Tried((*left, *out), _with(advice, best, local_steps, task.layout.width), _sentence(advice, best, left[-1]))
+    return Tried((*left, *out), _with(advice, best, local_steps, task), _sentence(advice, best, left[-1]))
 
 
 def _best_two(advice: Advice) -> tuple[str, str]:
@@ -116,7 +116,7 @@ def _made(advice: Advice, one: Candidate, steps: int, local_steps: int) -> Recip
     return recipe(one.family, advice.components, alpha=one.alpha, steps=steps, local_steps=local_steps)
 
 
-def _with(advice: Advice, best: Candidate, local_steps: int, width: int) -> Advice:
+def _with(advice: Advice, best: Candidate, local_steps: int, task: Task) -> Advice:
     """Return the advice with the best candidate for personal models."""
     if best.family == advice.personal.family and best.alpha == advice.personal.recipe.settings["alpha"]:
         return advice
@@ -124,7 +124,7 @@ def _with(advice: Advice, best: Candidate, local_steps: int, width: int) -> Advi
     why = f"{advice.personal.why} It was the best of those tried on held-out training samples."
     if best.family != advice.personal.family:
         why = "It was the best of those tried on held-out training samples."
-    cost = tuple(costs(made, advice.population.tree, width))
+    cost = tuple(costs(made, advice.population.tree, task.layout))
     chosen = Choice("personal", best.family, LABELS[best.family], made, advice.predictions[best.family], why, cost)
     return replace(advice, personal=chosen, losers=() if best.family == "local" else advice.losers)
 

@@ -134,12 +134,12 @@ class Ladder(Algorithm):
         return {"alpha": inverse(curvature)}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
-        """Tell the pulls that were found."""
+        """Tell the pulls that were found; none of nodes that take the model above as it is, or were never told."""
         if node.tier == node.tree.top or self._given(node.tier) != "auto":
             return {}
         plan = Plan(state["plan"], node)
         pull = plan.strengths(node.tier)[:, 0]
-        return {"pull": torch.where(plan.told, torch.where(pull < ENDLESS, pull, torch.inf), torch.nan)}
+        return {"pull": torch.where(plan.told & (pull < ENDLESS), pull, torch.nan)}
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 

@@ -146,7 +146,7 @@ class Survey:
         """Survey the population: a part of the server's program; ``None`` where nobody answered."""
         shape = Shape.of(node.layout)
         beginning = {} if shape.alone else {"model": model}
-        still = model.new_zeros((1, 2 + shape.features * shape.sketch), dtype=torch.float32)
+        still = model.new_zeros((1, 2 + shape.features * shape.sketch))
         pooled = yield from summed(node, {WORD: _POOL, **beginning}, still)
         samples, size = float(pooled[0, 0]), float(pooled[0, 1])
         if not samples or not size > 0:
@@ -239,9 +239,8 @@ class Survey:
         shape, tiers = Shape.of(node.layout), node.tree.top
         match message[WORD]:
             case 1:
-                like = message.get("model", torch.zeros(0))
-                still = like.new_zeros((len(node), 2 + shape.features * shape.sketch), dtype=torch.float32)
-                return bare((yield from summed(node, message, still)).float()), state
+                still = state["model"].new_zeros((len(node), 2 + shape.features * shape.sketch))
+                return bare((yield from summed(node, message, still)).to(still)), state
             case 2:
                 below = yield from self._below(node, message)
                 ratios = unfolded(message, tiers)
@@ -283,7 +282,7 @@ class Survey:
         match message[WORD]:
             case 1:
                 rows = [seen.pooled(node, shape, x) for x, _ in seen.samples(node, message, shape)]
-                return bare(torch.stack(rows).float()), state
+                return bare(torch.stack(rows).to(state["moments"])), state
             case 2:
                 if "basis" in message:
                     state = {**state, "moments": self._moments(node, message, shape).to(state["moments"])}

@@ -209,7 +209,8 @@ def test_stage_two_crosses_the_upper_link_once_and_stage_three_crosses_nothing()
     simulation = simulate(GroupPerFL(passes=2, group_passes=3, **FULL), population, 5, held_out=0.2)
     upper = {round_: entry for (round_, tier), entry in simulation.ledger.entries.items() if tier == 2}
     row = 3 * 8
-    assert [upper[r].bytes_down for r in range(5)] == [3 * row, 3 * row, 3 * row, 0, 0]
+    drawn = 9 * 8  # the addresses of the nine clients whose turn it is
+    assert [upper[r].bytes_down for r in range(5)] == [3 * (row + drawn), 3 * (row + drawn), 3 * row, 0, 0]
     assert [upper[r].bytes_up for r in range(5)] == [3 * (row + 8), 3 * (row + 8), 0, 0, 0]
     before = list(simulation.ledger.rows())
     simulation.device_models(torch.arange(9))

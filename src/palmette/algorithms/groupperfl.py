@@ -151,23 +151,23 @@ class Staged(Algorithm):
             told["note"] = f"the {whole.rounds} rounds of {passes} were fitted into the {rounds} given{left}"
         return told
 
-    def _turn(self, node: Node) -> int:
-        """Return how many rounds of the stage under way are done."""
-        return node.round - (self.plan(node.tree).within(node.rounds).first if node.stage == 2 else 0)
+    def _drawn(self, node: Node, clients: Tensor, pools: Tensor) -> Tensor:
+        """Return which clients are drawn in this round of the stage.
 
-    def _drawn(self, node: Node, stage: int, turn: int) -> Tensor:
-        """Return which of all clients are drawn in a round of a stage."""
-        parents = torch.from_numpy(node.tree.parents[0])
-        pools = parents if stage == 2 else torch.zeros_like(parents)
+        Args:
+            node: Where.
+            clients: Their addresses, pool by pool.
+            pools: For each, the number of the pool that it is drawn from.
+        """
         count = int(pools.max()) + 1
-        return Participation("pass", min(self.clients, len(pools))).draw(
-            torch.from_numpy(node.tree.addresses[0]),
+        return Participation("pass", self.clients).draw(
+            clients,
             pools,
             seed=node.seed,
-            tier=node.tree.top + stage,  # an address of its own, apart from the links' draws
+            tier=node.tree.top + node.stage,  # an address of its own, apart from the links' draws
             round_=0,
             exchange=torch.zeros(count, dtype=torch.int64),
-            turn=torch.full((count,), turn),
+            turn=torch.full((count,), node.turn),
         )
 
     # -- programs ------------------------------------------------------------------------------------------------------
@@ -181,38 +181,38 @@ class Staged(Algorithm):
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
         """Sum up one's clients for the server, or take a step of the group's own."""
-        stage, plan = node.stage, self.plan(node.tree).within(node.rounds)
-        turn = self._turn(node)
-        x = state["model"] if message is None else message
+        x = state["model"] if message is None else message if node.stage == 2 else message["model"]
         still = {"moved": torch.zeros_like(x), "samples": x.new_zeros((len(node), 1))}
-        busy = torch.tensor([stage == 1 or turn < plan.groups[team] for team in node.ids.tolist()])
-        drawn = self._drawn(node, stage, turn)[node.child_ids]
-        got = yield Ask(x, to=busy, only=drawn, otherwise=still)
-        count = got.count.to(x)[:, None]
-        if stage == 1:
+        if node.stage == 1:
+            got = yield Ask(x, only=torch.isin(node.child_addresses, message["drawn"][0].cpu()), otherwise=still)
             kept = {**state, "model": x} if self.grouped else state
-            return {name: count * got[name] for name in still}, kept
+            return {name: got.count.to(x)[:, None] * got[name] for name in still}, kept
+        drawn = self._drawn(node, node.child_addresses, node.child_parents)
+        got = yield Ask(x, only=drawn, otherwise=still)
         moments = state if message is None else self._adam(1).start(x)
         gradient = got["moved"] / got["samples"].clamp(min=1)
-        model, moments = self._adam(1).step(x, moments, gradient, busy & got.present)
+        model, moments = self._adam(1).step(x, moments, gradient, got.present)
         return None, {"model": with_statistics(node.layout, model, x - gradient), **moments}
 
     def server(self, node: Node, state: State) -> Server:
         """Take an Adam step with what comes back; in stage 2 hand over the model and let the groups work."""
         x = state["model"]
         if node.stage == 1:
-            drawn = self._drawn(node, 1, self._turn(node))
+            clients = torch.from_numpy(node.tree.addresses[0])
+            drawn = self._drawn(node, clients, torch.zeros_like(clients))
             teams = torch.zeros(len(node.child_ids), dtype=torch.bool)
             teams[torch.from_numpy(node.tree.parents[0])[drawn]] = True
             still = {"moved": torch.zeros_like(x), "samples": x.new_zeros((1, 1))}
-            got = yield Ask(x, only=teams, otherwise=still)
+            # Whose turn it is only the server knows, which knows all clients.
+            got = yield Ask({"model": x, "drawn": clients[drawn][None]}, only=teams, otherwise=still)
             answered = got["samples"][:, 0] > 0
             gradient = got["moved"] / torch.where(got["samples"] > 0, got["samples"], 1)
             model, moments = self._adam(2).step(x, state, gradient, answered)
             return {**state, "model": with_statistics(node.layout, model, x - gradient), **moments}
         began = state["began"][0] > 0
-        yield Ask(None, only=began)
-        handed = yield Ask(x, only=~began, reduce="stack")
+        busy = torch.tensor([node.turn < rounds for rounds in self.plan(node.tree).within(node.rounds).groups])
+        yield Ask(None, only=began.cpu() & busy)
+        handed = yield Ask(x, only=~began.cpu() & busy, reduce="stack")
         now = state["began"].clone()
         now[0, handed.positions.to(x.device)] = 1
         return {**state, "began": now}

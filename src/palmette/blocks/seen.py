@@ -149,6 +149,9 @@ def principal(sketch: Tensor, drawn: Tensor, kept: int) -> tuple[Tensor, Tensor]
     seen = values > 1e-10 * values[-1]
     root = sketch @ (vectors[:, seen] / values[seen].sqrt())
     left, sizes, _ = torch.linalg.svd(root, full_matrices=False)
+    # A direction may point either way, and round-off would decide which: all point to one side of an irregular vector.
+    side = torch.cos(torch.arange(len(left), dtype=left.dtype, device=left.device)) @ left
+    left = torch.where(side < 0, -left, left)
     missing = max(0, kept - left.shape[1])  # features that nobody has: their directions do not matter
     left = torch.nn.functional.pad(left[:, :kept], (0, missing))
     return left, torch.nn.functional.pad(sizes.square()[:kept], (0, missing))

@@ -34,6 +34,7 @@ from palmette.links.record import Record
 from palmette.population import Population
 from palmette.protocol import Algorithm, Ask, Device, Node, Replies, State
 from palmette.protocol.definition import check_method, check_tree
+from palmette.protocol.stages import Stages
 from palmette.task import Task
 from palmette.values import whole
 
@@ -133,7 +134,7 @@ class Simulation(Models):
             raise BadInput(f"there is no link above tier {unknown.pop()}; this tree has {population.tree.tiers} tiers")
         if population.unseen is not None:
             self.links[0] = replace(self.links.get(0, _GOOD), barred=population.unseen)
-        self._chunk = chunk
+        self._chunk, self._stages = chunk, Stages(self.algorithm, self.tree, rounds)
         cores = os.cpu_count() or 1
         self.threads = threads or (cores if self.learner.device.type == "cpu" else 1)
         # Kept for the simulation's life: the learner's working memory belongs to a thread.
@@ -210,8 +211,8 @@ class Simulation(Models):
         return int(self.counters[-1].time[0]) / SECOND
 
     def _where(self) -> dict[str, Any]:
-        stage = self.algorithm.stage(self.tree, self.round, self.rounds)
-        where = {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage}
+        stage, turn = self._stages.at(self.round)
+        where = {"seed": self.seed, "round_": self.round, "rounds": self.rounds, "stage": stage, "turn": turn}
         told = {"on_rounds": self._look, "on_parts": self._look_at_parts}
         return {**where, **told, "samples": self.samples, "layout": self.task.layout}
 

@@ -116,11 +116,14 @@ class Amount:
 
 @lru_cache(maxsize=64)
 def _listed(tree: Tree, tier: int, rows: tuple[Row, ...], otherwise: float, round_: int) -> NDArray[np.float64]:
-    """Return the numbers of all nodes of a tier in a round; a later row of a node takes the place of an earlier one."""
+    """Return the numbers of all nodes of a tier in a round; a later row of a node takes the place of an earlier one.
+
+    The table may name nodes that are not in the tree: a separate node knows few of them.
+    """
     values = np.full(tree.size(tier), otherwise)
     for name, begin, number in sorted(rows, key=lambda row: row[1]):
-        if begin <= round_ + 1:
-            values[tree.find(tier, name)] = number
+        if begin <= round_ + 1 and (node := tree.known(tier, name)) is not None:
+            values[node] = number
     return values
 
 

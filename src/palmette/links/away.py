@@ -111,7 +111,8 @@ class Away:
 
 @lru_cache(maxsize=16)
 def _numbered(tree: Tree, tier: int, rows: tuple[Row, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the table with the nodes' numbers in place of their names."""
+    """Return the table with the nodes' numbers in place of their names, without nodes that are not in the tree."""
+    rows = tuple(row for row in rows if tree.known(tier, row[0]) is not None)
     number = torch.tensor([tree.find(tier, node) for node, _, _ in rows], dtype=torch.int64)
     begin, end = (torch.tensor([row[at] for row in rows], dtype=torch.float64) for at in (1, 2))
     return number, begin, end

@@ -88,8 +88,9 @@ class Packing:
                 np.save(self._part / f"{name}.npy", tensor.numpy())
         for tier, parent in enumerate(tree.parents):
             np.save(self._part / f"parents-{tier}.npy", parent)
-        if tree.fixed is not None:
-            np.save(self._part / "addresses.npy", tree.fixed)
+        for tier, given in enumerate(tree.fixed):
+            if given is not None:
+                np.save(self._part / f"addresses-{tier}.npy", given)
         digest = hashlib.sha256()
         for file in sorted(self._part.glob("*.npy")):
             digest.update(file.name.encode())
@@ -151,7 +152,8 @@ def load_population(path: str | Path) -> Population:
         arrays = {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in folder.glob("*.npy")}
         parents = tuple(np.array(arrays[f"parents-{tier}"]) for tier in range(len(about.labels) - 1))
         labels = tuple(None if names is None else tuple(names) for names in about.labels)
-        tree = Tree(parents, labels, arrays.get("addresses"))
+        given = tuple(arrays.get(f"addresses-{tier}") for tier in range(len(labels)))
+        tree = Tree(parents, labels, tuple(None if one is None else np.array(one) for one in given) if any(one is not None for one in given) else ())
         tensors = {name: _tensor(arrays, name) for name in ("x", "y", "start", "train")}
         made = Population(
             tree,

@@ -34,6 +34,7 @@ class Node:
         round: The round under way, from 0.
         rounds: How many rounds the run has in all. A run whose program looks at it cannot be given more rounds later.
         stage: What `Algorithm.stage` says of this round.
+        turn: How many rounds of this stage came before.
         seed: The run's random seed.
         child_samples: Training samples under each child, in the order of `child_ids`.
         layout: Which numbers of a model's row belong to which layer and to which part of the model.
@@ -49,13 +50,14 @@ class Node:
         round_: int,
         rounds: int,
         stage: int,
+        turn: int = 0,
         samples: list[Tensor],
         layout: Layout,
         on_rounds: Callable[[], None] = lambda: None,
         on_parts: Callable[[], None] = lambda: None,
     ) -> None:
         self.tree, self.tier, self.ids = tree, tier, ids
-        self.seed, self.round, self.stage = seed, round_, stage
+        self.seed, self.round, self.stage, self.turn = seed, round_, stage, turn
         self._rounds, self._on_rounds, self._on_parts = rounds, on_rounds, on_parts
         self._samples, self.layout = samples, layout
 

@@ -2,3 +2,4 @@
 
 from palmette.tree.planting import Ints as Ints
 from palmette.tree.tree import Tree as Tree
+from palmette.tree.view import view as view

@@ -35,12 +35,13 @@ class Tree:
     Attributes:
         parents: ``parents[t][i]`` is the parent, in tier ``t + 1``, of node ``i`` of tier ``t``; never descending.
         labels: The user's names of each tier, or ``None`` where nodes are only numbered.
-        fixed: The addresses of the devices, where they were given by another tree (see `flat`).
+        fixed: The addresses of each tier, where they were given by another tree (see `flat` and `palmette.tree.view`); ``None``
+            for tiers that have their own, and nothing where all have.
     """
 
     parents: tuple[Ints, ...]
     labels: tuple[tuple[str, ...] | None, ...] = ()
-    fixed: Ints | None = None
+    fixed: tuple[Ints | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.labels:
@@ -118,7 +119,7 @@ class Tree:
     def flat(self) -> Tree:
         """Return the two-tier tree of the same devices under the server: what methods without teams run on."""
         zeros: Ints = np.zeros(self.devices, dtype=np.int64)
-        return Tree((zeros,), (self.labels[0], self.labels[-1]), self.addresses[0])
+        return Tree((zeros,), (self.labels[0], self.labels[-1]), (self.addresses[0], None))
 
     def mean(self, tier: int, rows: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the (weighted) mean over the children of every node of ``tier``; ``rows`` belong to the tier below."""
@@ -137,8 +138,8 @@ class Tree:
         found: list[Ints] = [np.zeros(1, dtype=np.int64)]
         for tier in range(self.top - 1, -1, -1):
             names, parent = self.labels[tier], self.parents[tier]
-            if tier == 0 and self.fixed is not None:
-                found.append(self.fixed)
+            if self.fixed and (given := self.fixed[tier]) is not None:
+                found.append(given)
             elif names is not None:
                 found.append(address.of_names(names))
             else:
@@ -164,10 +165,13 @@ class Tree:
 
     def find(self, tier: int, name: str) -> int:
         """Return the number of the node of this name."""
-        number = self._numbers[tier].get(name)
-        if number is None:
+        if (number := self.known(tier, name)) is None:
             raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, self._numbers[tier])}")
         return number
+
+    def known(self, tier: int, name: str) -> int | None:
+        """Return the number of the node of this name; ``None`` where there is none."""
+        return self._numbers[tier].get(name)
 
     def check_names(
         self, tier: int, given: Collection[str], setting: str = "a setting by name", *, every: bool = True
@@ -221,7 +225,7 @@ class Tree:
     def can_be_written(self) -> bool:
         """Whether `spec` says all there is to the tree: not where some tiers have names and others only numbers."""
         named = [names is not None for names in self.labels[:-1]]
-        if self.fixed is not None:  # its devices have the addresses of another tree
+        if self.fixed:  # its nodes have the addresses of another tree
             return False
         return all(named) or (not any(named) and not isinstance(self.spec(), dict))
 

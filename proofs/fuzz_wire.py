@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 import sys
 import tracemalloc
@@ -28,6 +29,7 @@ from palmette.links.wire import KINDS, Coded, Envelope, decode, encode
 
 LIMIT = 1 << 20  # bytes of a decoded body
 MEMORY = 16 * LIMIT  # bytes that reading one message may take: a header of 256 KiB may list many small things
+SUM = re.compile(rb'("sum": ?")[0-9a-f]{32}"')
 HEAD, START = 5, 25  # the format, then the checksum and the length of the header
 TEXTS = (
     "none",
@@ -101,14 +103,15 @@ def message(luck: random.Random) -> bytes:
     names = luck.sample(("x", "w", "steps", "", "ü", "long " * 20, "a\nb"), luck.randrange(4))
     bare = luck.choice((rows(luck), Sparse(rows(luck)), coded(luck)[1]))
     body = luck.choice((None, bare, {name: part(luck) for name in names}, {name: part(luck) for name in names}))
-    numbers = [luck.choice((0, 1, 12, 2**40)) for _ in range(8)]
+    numbers, deep = [luck.choice((0, 1, 12, 2**40)) for _ in range(8)], luck.choice((1, 3))
     return encode(
         Envelope(
             kind=luck.choice(KINDS),
             round=numbers[0],
             rounds=numbers[1],
-            path=tuple(numbers[: luck.choice((1, 3))]),
-            sender=numbers[2],
+            path=tuple(numbers[:deep]),
+            starts=tuple(numbers[4 : 4 + deep]),
+            stage=numbers[2],
             base=numbers[3] - 1,
             keep=tuple(numbers[4 : luck.choice((4, 6))]),
             version=numbers[5] - 1,
@@ -122,9 +125,12 @@ def message(luck: random.Random) -> bytes:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def sealed(rest: bytes, head: bytes = b"PLMT\1") -> bytes:
-    """Return a message with a right checksum."""
-    return head + blake2b(rest, digest_size=16).digest() + rest
+def sealed(rest: bytes, head: bytes = b"PLMT\2") -> bytes:
+    """Return a message with right checksums, of its header and, where that has one, of its body."""
+    end = 4 + int.from_bytes(rest[:4], "little")
+    opening, body = rest[:end], rest[end:]
+    opening = SUM.sub(rb"\g<1>" + blake2b(body, digest_size=16).hexdigest().encode() + b'"', opening, count=1)
+    return head + blake2b(opening, digest_size=16).digest() + opening + body
 
 
 def packed(header: bytes, parts: bytes) -> bytes:

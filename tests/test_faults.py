@@ -190,7 +190,8 @@ class Spoilt(FedAvg):
     name: ClassVar[str] = "spoilt"
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Tensor, State]:
-        bad = torch.where(node.ids.to(message.device)[:, None] == 1, torch.nan, message)
+        second = torch.tensor([node.tree.name(0, number) == "device-1" for number in node.ids.tolist()])
+        bad = torch.where(second[:, None], torch.nan, message)
         return message, {"model": bad}
 
     def keeps(self, node: Node, initial: Tensor) -> State:
@@ -265,16 +266,16 @@ def test_replies_that_come_twice_are_counted_and_change_nothing() -> None:
 def test_a_damaged_reply_is_told_by_its_checksum_on_separate_nodes() -> None:
     people = regression("4")
     with Separate(_untrained(FedAvg(local_steps=1), people)) as federation:
-        child = federation.machines[0][2]
+        child = federation.workers[2]
         good = child.parent.put
         broken = lambda mail: good((mail[0], mail[1][:-1] + b"?"))  # noqa: E731
         child.parent = type("Broken", (), {"put": staticmethod(broken)})()  # type: ignore[assignment]
         federation.step()
-        child.parent = federation.server.returns
+        child.parent = federation.server.children.returns
         federation.step()
     assert federation.server.ledger.entries[0, 1].missing == {"corrupt": 1}
     assert federation.server.ledger.entries[1, 1].missing == {}
-    assert child.took_part
+    assert child.machine.took_part
 
 
 def test_what_nobody_asked_for_takes_nobodys_place() -> None:
@@ -282,7 +283,7 @@ def test_what_nobody_asked_for_takes_nobodys_place() -> None:
     stacked = simulate(Counting(), people, 1, dtype=torch.float32, chunk=1)
     with Separate(_untrained(Counting(), people)) as federation:
         for machine in federation.machines[1]:
-            machine.returns.put((99, b"no message"))
+            machine.children.returns.put((99, b"no message"))
         federation.step()
     federation.settle()
     same_as_separate(federation.machines, stacked)

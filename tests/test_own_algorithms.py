@@ -338,10 +338,10 @@ def looks_at_positions(self: Any, node: Any, message: Any, state: Any) -> Any:
     return theta, {"model": theta}
 
 
-def odd_ones_out(self: Any, node: Any, message: Any, state: Any) -> Any:
-    replies = yield pm.Ask(message, otherwise=message)
-    rows = replies.rows + 0.01 * (node.ids % 2)[:, None]
-    return rows, {"model": rows}
+def odd_ones_out(self: Any, node: Any, state: Any) -> Any:
+    rows = state["model"] + 0.01 * (node.child_ids % 2)[:, None]
+    replies = yield pm.Ask(pm.PerChild(rows), otherwise=state["model"])
+    return {"model": replies.rows}
 
 
 def writes(self: Any, node: Any, message: Any, state: Any) -> Any:
@@ -374,8 +374,8 @@ MEMORY: dict[int, Any] = {}
     [
         ({"device": numbers_of_its_own}, ["(deterministic)", "same seed differ", "node.uniform"]),
         ({"device": looks_across_rows}, ["(chunk-invariant)", "never look across rows"]),
-        ({"device": looks_at_positions}, ["(stable-nodes)", "order in which nodes are listed", "node.addresses"]),
-        ({"team": odd_ones_out}, ["(stable-nodes)", "never make numbers from node.ids"]),
+        ({"device": looks_at_positions}, ["(separate-nodes)", "node.ids", "node.addresses belong to the node itself"]),
+        ({"server": odd_ones_out}, ["(stable-nodes)", "never make numbers from node.ids"]),
         ({"device": writes}, ["(inputs-unchanged)", "Wrong.device wrote into what it was given", "w = w - step"]),
         ({"device": writes_state}, ["(inputs-unchanged)", "Wrong.device wrote into what it was given"]),
         ({"server": needs_everybody}, ["(nobody-answers)", "otherwise=...)"]),

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from palmette.algorithms import FedAvg, PerMFL
-from palmette.engines.separate import Machine, Setup, run_separately
+from palmette.engines.separate import Machine, run_separately
+from palmette.engines.setup import setup_of
 from palmette.engines.simulate import Simulation
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Device, Inner, Node, State
@@ -42,14 +43,7 @@ def test_the_order_of_arrival_changes_no_bit() -> None:
 def test_a_repeated_message_gets_the_stored_reply_and_no_second_training() -> None:
     population = regression("1x1")
     simulation = Simulation(PerMFL(), population, task_of(population), rounds=1)
-    setup = Setup(
-        *(simulation.algorithm, simulation.tree, simulation.learner, simulation.task.layout),
-        {},
-        simulation.samples,
-        0,
-        simulation.tree.top,
-    )
-    machine = Machine(setup, 0, 0)
+    machine = Machine(setup_of(simulation, 0, 0))
     message = encode(Envelope(rounds=1, body=torch.zeros(1, 3)))
     first = machine.answer(message)
     state = {name: rows.clone() for name, rows in machine.state.items()}
@@ -68,7 +62,7 @@ class Failing(FedAvg):
     name: ClassVar[str] = "failing"
 
     def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
-        if 1 in node.ids:
+        if node.tree.name(0, 0) == "device-1":
             raise RuntimeError("the disk of device 1 is full")
         return super().device(node, message, state)
 
@@ -90,7 +84,7 @@ class FailingEarly(PerMFL):
         raise RuntimeError("the disk of device 0 is full")
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
-        if 1 in node.ids:
+        if node.tree.name(1, 0) == "team-1":
             self.over.wait(10)
         return (yield from super().team(node, message, state))
 

@@ -25,7 +25,7 @@ from palmette.links.wire import Coded, Envelope, WireError, decode, encode
 
 
 def there_and_back(body: Any) -> Any:
-    return decode(encode(Envelope(round=3, rounds=10, path=(2,), sender=7, body=body))).body
+    return decode(encode(Envelope(round=3, rounds=10, path=(2,), stage=7, body=body))).body
 
 
 def same(one: Any, other: Any) -> bool:
@@ -83,12 +83,13 @@ def test_a_mapping_without_rows_stays_a_mapping(body: dict[str, Any]) -> None:
 
 
 def test_the_address_of_an_envelope_comes_back() -> None:
-    address = {"kind": "reply", "round": 3, "rounds": 10, "path": (4, 2), "sender": 7, "base": 5, "keep": (1, 2)}
-    address |= {"version": 6, "time": 10**15, "steps": 40}
+    address = {"kind": "reply", "round": 3, "rounds": 10, "path": (4, 2), "starts": (1, 3), "base": 5, "keep": (1, 2)}
+    address |= {"version": 6, "time": 10**15, "steps": 40, "stage": 2, "turn": 1, "within": 500}
     found = decode(encode(Envelope(**address)))
     assert {name: getattr(found, name) for name in address} == address
     assert set(address) | {"body"} == {field.name for field in fields(Envelope)}
     assert found.exchange == 2
+    assert found.address == (1, 3, 4, 3, 2)
 
 
 def test_a_row_cut_out_of_a_stack_travels_alone() -> None:
@@ -185,7 +186,8 @@ def test_what_a_message_cannot_hold_is_refused_before_it_is_sent(body: Any) -> N
         {"round": True},
         {"round": 1.0},
         {"rounds": 2**63},
-        {"sender": "0"},
+        {"stage": "0"},
+        {"starts": (0, 0)},
         {"base": -2},
         {"version": -2},
         {"time": -1},
@@ -238,7 +240,7 @@ def test_a_message_that_is_cut_off_or_too_long_is_refused() -> None:
         with pytest.raises(WireError):
             decode(SMALL[:end])
     for more in (b"\0", b"PLMT", SMALL):
-        with pytest.raises(WireError, match="checksum is wrong"):
+        with pytest.raises(WireError, match="which is not what its header says"):
             decode(SMALL + more)
 
 
@@ -252,7 +254,7 @@ def test_swapped_bytes_are_found() -> None:
 
 
 def test_another_version_of_the_format_is_named() -> None:
-    with pytest.raises(WireError, match="has version 9 of the format; this Palmette reads 1"):
+    with pytest.raises(WireError, match="has version 9 of the format; this Palmette reads 2"):
         decode(SMALL[:4] + b"\x09" + SMALL[5:])
 
 

@@ -7,9 +7,9 @@ that is below it along.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -17,83 +17,74 @@ from torch import Tensor
 
 from palmette.engines import rules
 from palmette.engines.alone import scores_of_device
+from palmette.engines.channel import Children, Queues
+from palmette.engines.desk import Desk
 from palmette.engines.models import ASIDE
+from palmette.engines.setup import Setup
 from palmette.engines.snapshot import Snapshot
-from palmette.errors import PalmetteError, WireError
-from palmette.learner import Learner
+from palmette.errors import PalmetteError, ProtocolError, WireError
 from palmette.links import Ledger, Link
-from palmette.links.clock import Pace
 from palmette.links.exchange import drive, exchange
 from palmette.links.ledger import payload
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Delivery, Parcel, diverged, guarded, not_finite
 from palmette.links.post import Post
-from palmette.links.record import BAD, CORRUPT, LATE
-from palmette.links.wire import Envelope, decode, encode
-from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, Replies, State, model_kind
-from palmette.task.layout import Layout
-from palmette.tree import Tree
+from palmette.links.record import BAD, CORRUPT, NO_ANSWER
+from palmette.links.wire import LIMIT, Envelope, decode, encode, pack
+from palmette.protocol import Ask, Device, Node, Replies, State, model_kind
 
-Mail = SimpleQueue[tuple[int, bytes | BaseException] | None]
-"""Who sent it and what; ``None`` says that no more will come."""
+ONLY = torch.zeros(1, dtype=torch.int64)
+"""The number of a machine's own node in the tree as it knows it."""
+_MARGIN = 0.9  # of the time that is left for an ask may go into one exchange with the children
 
 
-@dataclass(frozen=True, eq=False)
-class Setup:
-    """What every machine of a federation is told before it starts."""
+class Expired(PalmetteError):  # noqa: N818 - reads as what it is
+    """Nobody waits any more for what a machine works on."""
 
-    algorithm: Algorithm
-    tree: Tree
-    learner: Learner
-    layout: Layout
-    links: Mapping[int, Link]
-    samples: list[Tensor]
-    seed: int
-    top: int
-    pace: Pace | None = None
-    kinds: tuple[ModelKind, ...] = ()
+
+class Forgotten(PalmetteError):  # noqa: N818 - reads as what it is
+    """The parent names a state that this machine does not have: its disk was lost, or another took its place."""
 
 
 @dataclass(eq=False)
 class Machine:
-    """One node of the tree, with its own state, its own counters and its own mail.
+    """One node of the tree, with its own state, its own counters and its own children.
 
     Attributes:
-        setup: What all machines know.
-        tier: The node's tier.
-        number: Its number within the tier.
-        inbox: Where messages from the parent arrive; ``None`` ends the machine.
-        returns: Where replies of the children arrive; ``None`` says that no more will.
-        parent: Where replies to the parent go.
-        children: The children's inboxes by number.
+        setup: What it was told.
+        children: The way to its children.
+        desk: Where it asks them.
+        deadline: Seconds that it waits for its children's replies at most.
+        limit: Bytes that a message may take when it is decoded.
+        starts: How often it was started.
         ledger: What crossed the link to its children.
         evaluated: What crossed it for evaluation.
         device_steps: Gradient steps it took, in vain or not.
     """
 
     setup: Setup
-    tier: int
-    number: int
-    inbox: Mail = field(default_factory=SimpleQueue)
-    returns: Mail = field(default_factory=SimpleQueue)
-    parent: Mail = field(default_factory=SimpleQueue)
-    children: dict[int, Mail] = field(default_factory=dict)
+    children: Children = field(default_factory=Queues)
+    desk: Desk = None  # type: ignore[assignment]
+    deadline: float | None = None
+    limit: int = LIMIT
+    starts: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     evaluated: Ledger = field(default_factory=Ledger)
     device_steps: int = 0
 
     def __post_init__(self) -> None:
         setup, learner = self.setup, self.setup.learner
-        keeps = (setup.tree, self.tier, setup.layout, learner.initial(), learner.keeps())
-        self._declared = rules.stored(setup.algorithm, *keeps)
-        rows = {name: row[None].clone() for name, row in self._declared.items()}
-        below = setup.tree.size(self.tier - 1) if self.tier else 0
-        self.now = Snapshot(rows, Counters(setup.tree.size(self.tier)), Counters(below))
-        self._kept = {-1: self.now}  # the states that the parent may name
-        self._version = -1
-        self._done: tuple[tuple[int, ...], int] | None = None  # the ask that was answered last, and from which state
-        self._reply = b""
-        self._late: list[tuple[int, bytes]] = []  # replies that come when nobody waits for them any more
+        work = {} if learner is None else learner.keeps()
+        self.tier = setup.tier
+        self.desk = self.desk or Desk(self.children, limit=self.limit)
+        self.declared = rules.stored(setup.algorithm, setup.tree, self.tier, setup.layout, setup.initial, work)
+        rows = {name: row[None].clone() for name, row in self.declared.items()}
+        self.now = Snapshot(rows, Counters(setup.tree.size(self.tier)), Counters(setup.children))
+        self.kept = {-1: self.now}  # the states that the parent may name
+        self.version = -1
+        self.done: tuple[tuple[int, ...], int] | None = None  # the ask that was answered last, and from which state
+        self.reply = b""
+        self._until: float | None = None  # when nobody waits any more for what it works on
 
     @property
     def state(self) -> State:
@@ -107,214 +98,253 @@ class Machine:
 
     # -- answering the parent ------------------------------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Answer messages until told to end; an error goes to the parent as it is."""
-        while (mail := self.inbox.get()) is not None:
-            try:
-                assert isinstance(mail[1], bytes)
-                if (reply := self.answer(mail[1])) is not None:
-                    self.parent.put((self.number, reply))
-            except BaseException as error:
-                self.parent.put((self.number, error))
-                return
+    def answer(self, message: bytes, since: float | None = None) -> bytes | None:
+        """Work on one message and return the reply: the stored one if it is repeated, none if it is damaged or outdated.
 
-    def answer(self, message: bytes) -> bytes | None:
-        """Work on one message and return the reply: the stored one if it is repeated, none if it is damaged or outdated."""
+        Args:
+            message: The message.
+            since: When it arrived, by `time.monotonic`; now by default.
+        """
         try:
-            ask = decode(message)
+            ask = decode(message, limit=self.limit)
         except WireError:
             return None
+        if ask.kind not in ("ask", "evaluate", "end"):
+            return None
+        self._until = None
+        if ask.within:
+            self._until = (time.monotonic() if since is None else since) + ask.within / 1000
+            self._go_on_waiting()
         with torch.no_grad():
-            if ask.kind == "evaluate":
-                self.now = self._kept[ask.base]
-                return encode(replace(ask, kind="scores", sender=self.number, body=self.scores(ask)))
-            address = (ask.round, *ask.path)
-            if self._done is not None and address <= self._done[0]:
-                return self._reply if (address, ask.base) == self._done else None
-            self._kept = {number: kept for number, kept in self._kept.items() if number in (-1, ask.base, *ask.keep)}
-            self.now = self._kept[ask.base].going_on(ask.round)
-            self._reply = encode(self._work(ask))
-        self._done = address, ask.base
-        return self._reply
+            if ask.kind == "ask":
+                return self._answered(ask)
+            self.now = self._named(ask.base)
+            kind, body = ("scores", self.scores(ask)) if ask.kind == "evaluate" else ("ended", self.end(ask))
+            return encode(replace(ask, kind=kind, body=body))
 
-    def _work(self, ask: Envelope) -> Envelope:
-        """Let the program work on a message, and keep the state it reaches until it is known whether that entered."""
-        setup, ids = self.setup, torch.tensor([self.number])
+    def _answered(self, ask: Envelope) -> bytes | None:
+        if self.done is not None and ask.address <= self.done[0]:
+            return self.reply if (ask.address, ask.base) == self.done else None
+        base = self._named(ask.base)
+        before = self.now, self.version
+        self.now = base.going_on(ask.round)
+        try:
+            reply, entered = self._work(ask)
+        except BaseException:
+            self.now, self.version = before
+            raise
+        self.kept = {number: kept for number, kept in self.kept.items() if number in (-1, ask.base, *ask.keep)}
+        self.kept[self.version] = self.now = entered
+        self.done, self.reply = (ask.address, ask.base), encode(reply)
+        return self.reply
+
+    def _named(self, number: int) -> Snapshot:
+        if number not in self.kept:
+            raise Forgotten(f"{self.setup.name!r} has no state number {number} any more")
+        return self.kept[number]
+
+    def _work(self, ask: Envelope) -> tuple[Envelope, Snapshot]:
+        """Let the program work on a message; return the reply, and the state to keep until it is known whether that entered."""
+        setup = self.setup
         link, before = setup.links.get(self.tier, Link()), self.device_steps
         post = Post(link.down, link.up, self.now.above, setup.layout)
-        came = post.receive("down", ask.body, ids)
+        came = post.receive("down", ask.body, ONLY)
         work = self._on_device if self.tier == 0 else self._on_team
-        body, state, ended = work(ask, came.body, max(ask.time, int(self.now.mine.time[self.number])))
-        self.now.mine.time[self.number] = ended
-        self._version += 1
-        self._kept[self._version] = self.now = replace(self.now, rows=state)
-        told = replace(
-            ask, kind="reply", sender=self.number, version=self._version, time=ended, steps=self.device_steps - before
-        )
+        body, state, ended = work(ask, came.body, max(ask.time, int(self.now.mine.time[0])))
+        self.now.mine.time[0] = ended
+        self.version += 1
+        now = replace(self.now, rows=state)
+        told = replace(ask, kind="reply", version=self.version, time=ended, steps=self.device_steps - before)
         if not_finite(state) is not None:
-            return replace(told, kind="error", body={"reason": BAD})
-        exchange_ = torch.tensor([ask.exchange])
-        went = post.send("up", guarded(link, setup.tree, self.tier, ids, setup.seed, ask.round, exchange_, body), ids)
+            return replace(told, kind="error", body={"reason": BAD}), now
+        number = torch.tensor([ask.exchange])
+        went = post.send("up", guarded(link, setup.tree, self.tier, ONLY, setup.seed, ask.round, number, body), ONLY)
         for one in (came, went):
-            post.remember(one, ids, None, ask.round)
-        return replace(told, body=went.on_the_wire())
+            post.remember(one, ONLY, None, ask.round)
+        return replace(told, body=went.on_the_wire()), now
 
     def _on_device(self, ask: Envelope, message: Any, start: int) -> tuple[Any, State, int]:
-        setup, ids, number = self.setup, torch.tensor([self.number]), torch.tensor([ask.exchange])
-        device = self._device(ask.round, ask.rounds, number)
-        reply, state = rules.device(setup.algorithm, device, message, self.state, self._declared)
+        setup, number = self.setup, torch.tensor([ask.exchange])
+        device = self.device(ask, number)
+        reply, state = rules.device(setup.algorithm, device, message, self.state, self.declared)
         self.device_steps += device.device_steps
         if setup.pace is not None:
             taken = torch.from_numpy(device.taken)
-            start += int(setup.pace.duration(setup.tree, ids, taken, setup.seed, ask.round, number))
+            start += int(setup.pace.duration(setup.tree, ONLY, taken, setup.seed, ask.round, number))
         return reply, state, start
 
     def _on_team(self, ask: Envelope, message: Any, start: int) -> tuple[Any, State, int]:
-        node = Node(self.setup.tree, self.tier, torch.tensor([self.number]), **self._where(ask.round, ask.rounds))
-        self.now.mine.time[self.number] = start
-        program = rules.team(self.setup.algorithm, node, message, self.state, self._declared)
-        reply, state = drive(program, lambda one: self._exchange(node, one, ask.path, ask.rounds))
-        return reply, state, int(self.now.mine.time[self.number])
+        node = self.node(ask)
+        self.now.mine.time[0] = start
+        program = rules.team(self.setup.algorithm, node, message, self.state, self.declared)
+        reply, state = drive(program, lambda one: self._exchange(node, one, ask))
+        return reply, state, int(self.now.mine.time[0])
 
-    def _device(self, round_: int, rounds: int, number: Tensor) -> Device:
-        work, ids = rules.of_work(self.state, self._declared), torch.tensor([self.number])
-        return Device(self.setup.learner, number, self.setup.tree, ids, kept=work, **self._where(round_, rounds))
+    def node(self, ask: Envelope) -> Node:
+        """Return this node as its program sees it."""
+        return Node(self.setup.tree, self.tier, ONLY, **self._where(ask))
 
-    def _where(self, round_: int, rounds: int) -> dict[str, Any]:
-        setup = self.setup
-        stage = setup.algorithm.stage(setup.tree, round_, rounds)
-        where = {"seed": setup.seed, "round_": round_, "rounds": rounds, "stage": stage}
-        return {**where, "samples": setup.samples, "layout": setup.layout}
+    def device(self, ask: Envelope, number: Tensor) -> Device:
+        """Return this device as its program sees it, in the exchange of some number."""
+        assert self.setup.learner is not None
+        work = rules.of_work(self.state, self.declared)
+        return Device(self.setup.learner, number, self.setup.tree, ONLY, kept=work, **self._where(ask))
+
+    def _where(self, ask: Envelope) -> dict[str, Any]:
+        where = {
+            "seed": self.setup.seed,
+            "round_": ask.round,
+            "rounds": ask.rounds,
+            "stage": ask.stage,
+            "turn": ask.turn,
+        }
+        return {**where, "samples": self.setup.samples, "layout": self.setup.layout}
 
     def settle(self, entered: int) -> None:
         """Go back to the state that the parent has of this machine, as the next ask would do."""
-        self.now = self._kept[entered]
+        self.now = self.kept[entered]
 
     # -- asking the children -------------------------------------------------------------------------------------------
 
-    def begin(self, round_: int, rounds: int) -> None:
+    def begin(self, start: Envelope) -> None:
         """Run one round from the top; for the server's machine."""
         setup = self.setup
-        self.now, self._kept = self.now.going_on(round_), {}  # nobody names a state of the server
-        with torch.no_grad():
-            node = Node(setup.tree, self.tier, torch.tensor([self.number]), **self._where(round_, rounds))
-            program = rules.server(setup.algorithm, node, self.state, self._declared)
-            state = drive(program, lambda ask: self._exchange(node, ask, (), rounds))
-        if not_finite(state) is not None:
-            raise diverged(setup.tree, self.tier, self.number, round_, setup.algorithm.name)
+        before = self.now
+        self.now, self.kept = self.now.going_on(start.round), {}  # nobody names a state of the server
+        try:
+            with torch.no_grad():
+                node = self.node(start)
+                program = rules.server(setup.algorithm, node, self.state, self.declared)
+                state = drive(program, lambda ask: self._exchange(node, ask, start))
+            if not_finite(state) is not None:
+                raise diverged(setup.tree, self.tier, 0, start.round, setup.algorithm.name)
+        except BaseException:
+            self.now = before
+            raise
         self.now = replace(self.now, rows=state)
 
-    def _exchange(self, node: Node, ask: Ask, path: tuple[int, ...], rounds: int) -> Replies:
+    def _exchange(self, node: Node, ask: Ask, under: Envelope) -> Replies:
         setup, now = self.setup, self.now
         link = setup.links.get(self.tier - 1, Link())
         office = Office(link, now.mine, now.theirs, now.below, now.record, setup.algorithm.name, setup.pace is not None)
         traffic = self.ledger.at(node.round, setup.top if setup.algorithm.flat else self.tier)
         with rules.asking(setup.algorithm, node):
-            return exchange(node, ask, office, traffic, lambda parcel: self._deliver(parcel, path, rounds))
+            return exchange(node, ask, office, traffic, lambda parcel: self._deliver(parcel, under))
 
-    def _deliver(self, parcel: Parcel, path: tuple[int, ...], rounds: int) -> Iterator[tuple[Tensor, Arrival]]:
+    def _deliver(self, parcel: Parcel, under: Envelope) -> Iterator[tuple[Tensor, Arrival]]:
         """Send every child its part, wait for all, and hand the replies on in the order of the children."""
-        node, link, entered = parcel.node, parcel.office.link, self.now.entered
-        envelope = Envelope(round=node.round, rounds=rounds, path=(*path, int(parcel.exchange[0])), sender=self.number)
+        node, link, seconds = parcel.node, parcel.office.link, self._go_on_waiting()
+        envelope = self._under(under, int(parcel.exchange[0]), seconds)
         twice = link.repeats(node, parcel.exchange, parcel.places).tolist()
         deliveries: dict[int, Delivery] = {}
+        messages: dict[int, bytes] = {}
+        packed = None
         for position, child in enumerate(parcel.ids.tolist()):
             delivery = deliveries[child] = parcel.open(torch.tensor([position]), coded=True)
             assert delivery.sent is not None
-            base = entered.get(child, -1)
-            keep = {kept.entered.get(child, -1) for kept in self._kept.values()} - {base, -1}
-            where = {"base": base, "keep": tuple(sorted(keep)), "time": int(delivery.arrives)}
-            message = replace(envelope, **where, body=delivery.sent.on_the_wire())  # type: ignore[arg-type]
-            for _ in range(1 + twice[position]):
-                self.children[child].put((self.number, encode(message)))
+            if packed is None or not parcel.alike:
+                packed = pack(delivery.sent.on_the_wire())
+            where = {**self._states_of(child), "time": int(delivery.arrives)}
+            messages[child] = encode(replace(envelope, **where), packed)
+            if twice[position]:
+                self.children.send(child, messages[child])
         fates = dict(zip(parcel.ids.tolist(), link.fate(node, parcel.exchange, parcel.places).tolist(), strict=True))
-        replies = self._collect("reply", envelope, deliveries.keys(), fates)
+        replies = self.desk.ask(envelope, messages, fates, seconds)
         for position, (child, delivery) in enumerate(deliveries.items()):
             yield torch.tensor([position]), self._arrived(child, delivery, replies[child])
+
+    def _under(self, ask: Envelope, number: int, seconds: float | None) -> Envelope:
+        """Return the envelope of an exchange that is part of the work on an ask; the server's own has no path."""
+        own = self.tier == self.setup.tree.top
+        path, starts = ((), ()) if own else (ask.path, ask.starts)
+        within = 0 if seconds is None else max(1, int(1000 * seconds))
+        return replace(
+            ask, path=(*path, number), starts=(*starts, self.starts), base=-1, keep=(), within=within, body=None
+        )
+
+    def _states_of(self, child: int) -> dict[str, Any]:
+        """Return from which of its states a child goes on, and which others may still be named."""
+        base = self.now.entered.get(child, -1)
+        keep = {kept.entered.get(child, -1) for kept in self.kept.values()} - {base, -1}
+        return {"base": base, "keep": tuple(sorted(keep))}
+
+    def _go_on_waiting(self) -> float | None:
+        """Return the seconds that children may take; raise `Expired` where nobody waits for this machine any more."""
+        if self._until is None:
+            return self.deadline
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise Expired(f"{self.setup.name!r} was asked for something, and nobody waits for it any more")
+        return _MARGIN * left if self.deadline is None else min(self.deadline, _MARGIN * left)
 
     def _arrived(self, child: int, delivery: Delivery, reply: Envelope | int) -> Arrival:
         """Take one child's reply; if it enters, the child goes on from there."""
         if isinstance(reply, Envelope) and reply.kind == "error":
-            if not delivery.parcel.office.link.faults.drop_bad:
-                tree, node = self.setup.tree, delivery.parcel.node
-                raise diverged(tree, self.tier - 1, child, node.round, self.setup.algorithm.name)
-            reply = BAD
+            reply = self._failed(child, delivery, reply)
         if isinstance(reply, int):
             return delivery.nothing(reply)
         ended = torch.tensor([reply.time]) if self.setup.pace is not None else None
-        arrival = delivery.receive(reply.body, ended)
+        try:
+            arrival = delivery.receive(reply.body, ended)
+        except (WireError, ProtocolError) as error:
+            self.desk.event("damaged", child, str(error))
+            return delivery.nothing(CORRUPT)
         if arrival.entered is None or bool(arrival.entered):
             self.now.entered[child] = reply.version
         return arrival
 
-    def _collect(
-        self, kind: str, envelope: Envelope, wanted: Any, fates: Mapping[int, int]
-    ) -> dict[int, Envelope | int]:
-        """Wait for one reply of each child: the reply, or why there is none; what belongs to no ask of now is left out.
-
-        Args:
-            kind: What is waited for.
-            envelope: The ask.
-            wanted: The children.
-            fates: What happens to each child's reply on its way.
-        """
-        arrived: dict[int, Envelope | int] = {}
-        for late in self._late:
-            self.returns.put(late)
-        self._late = []
-        while len(arrived) < len(wanted):
-            mail = self.returns.get()
-            if mail is None:
-                raise PalmetteError("the training ended while a node waited for its children")
-            sender, data = mail
-            if isinstance(data, BaseException):
-                raise data
-            if sender not in wanted:
-                continue  # nobody asked it
-            try:
-                reply = decode(data)
-            except WireError:
-                arrived.setdefault(sender, CORRUPT)
-                continue
-            mine = (reply.round, reply.path) == (envelope.round, envelope.path) and reply.kind in (kind, "error")
-            if mine and sender not in arrived:
-                arrived[sender] = self._befallen(sender, data, reply, fates.get(sender, 0))
-        return arrived
-
-    def _befallen(self, sender: int, data: bytes, reply: Envelope, fate: int) -> Envelope | int:
-        """Let happen to a reply what chance wants: a network does such things by itself."""
-        if fate == CORRUPT:
-            place = len(data) // 2
-            try:
-                return decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            except WireError:
-                return CORRUPT
-        if fate == LATE:
-            self._late.append((sender, data))
-        return reply if fate == 0 else fate
+    def _failed(self, child: int, delivery: Delivery, reply: Envelope) -> int:
+        """Return why a child that says so has no reply; rows that are not finite end the run, unless they are dropped."""
+        told = reply.body if isinstance(reply.body, Mapping) else {}
+        if told.get("reason") == BAD:
+            if not delivery.parcel.office.link.faults.drop_bad:
+                tree, node = self.setup.tree, delivery.parcel.node
+                raise diverged(tree, self.tier - 1, child, node.round, self.setup.algorithm.name)
+            return BAD
+        self.desk.event("failed", child, str(told.get("text", "")))
+        if told.get("forgotten"):
+            self.now.entered.pop(child, None)  # it has nothing left of what it was: it begins anew
+        return NO_ANSWER
 
     # -- evaluation ----------------------------------------------------------------------------------------------------
 
     def scores(self, ask: Envelope) -> dict[str, Tensor]:
         """Measure the models on the devices below: the models above come down, each team adds its own, scores go up.
 
-        Scores are sums over a device's test samples, ``"PM/accuracy"`` and so on, ``(1, devices below)``.
+        Scores are sums over a device's test samples, ``"PM/accuracy"`` and so on, ``(1, devices below)``; a device that did not
+        answer has no samples.
         """
         models, setup = dict(ask.body or {}), self.setup
         if self.tier == 0:
-            device = self._device(ask.round, ask.rounds, torch.tensor([ASIDE]))
-            kept = (self.state, self._declared, self.took_part)
+            assert setup.learner is not None
+            kept = (self.state, self.declared, self.took_part)
+            device = self.device(ask, torch.tensor([ASIDE]))
             return scores_of_device(setup.algorithm, setup.learner, device, *kept, models, setup.kinds)
-        if "model" in self._declared:
+        if "model" in self.declared:
             above = next(reversed(models.values()), None)
             own = self.state["model"] if self.took_part or above is None else above
             models[model_kind(self.tier, setup.tree.top)] = own
-        message = replace(ask, kind="evaluate", sender=self.number, body=models)
-        for child, mail in self.children.items():
-            mail.put((self.number, encode(replace(message, base=self.now.entered.get(child, -1)))))
-        replies = self._collect("scores", message, self.children.keys(), {})
-        found = [replies[child] for child in self.children]
-        bodies = [reply.body for reply in found if isinstance(reply, Envelope)]
+        bodies = self.ask_all(ask, models)
         traffic = self.evaluated.at(ask.round, setup.top if setup.algorithm.flat else self.tier)
-        traffic.add(1, payload(models) * len(bodies), sum(map(payload, bodies)))
-        return {name: torch.cat([body[name] for body in bodies], 1) for name in bodies[0]}
+        traffic.add(1, payload(models) * len(bodies), sum(map(payload, bodies.values())))
+        names: dict[str, Tensor] = next(iter(bodies.values()), {})
+        none = {child: torch.zeros(1, devices, dtype=torch.float64) for child, (devices, *_) in enumerate(setup.below)}
+        return {name: torch.cat([bodies.get(child, {}).get(name, none[child]) for child in none], 1) for name in names}
+
+    def ask_all(self, ask: Envelope, body: Any) -> dict[int, Any]:
+        """Ask all children something outside any exchange, and return what those that answer say."""
+        seconds = self._go_on_waiting()
+        envelope, packed = self._under(ask, ASIDE, seconds), pack(body)
+        messages = {
+            child: encode(replace(envelope, **self._states_of(child)), packed) for child in range(self.setup.children)
+        }
+        found = self.desk.ask(envelope, messages, {}, seconds)
+        return {
+            child: reply.body
+            for child, reply in sorted(found.items())
+            if isinstance(reply, Envelope) and reply.kind != "error"
+        }
+
+    def end(self, ask: Envelope) -> dict[str, Any]:
+        """Tell all below that the training is over; return who was absent when, and what crossed the links below."""
+        return {}

@@ -1,23 +1,55 @@
 """Every node as its own machine: one program each with a stack of one, messages as bytes through queues.
 
 This is deployment without a network. It runs the very programs of the simulator, and with chunks of one device the two agree
-bit for bit; a transport over a real network takes the place of the queues and nothing else changes.
+bit for bit; a transport over a real network takes the place of the queues and nothing else changes. No machine knows more than
+one on its own would: see `palmette.engines.setup`.
 """
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
 import torch
 
+from palmette.engines.channel import Mail, Queues
 from palmette.engines.evaluation import Scores
 from palmette.engines.machine import Machine as Machine
-from palmette.engines.machine import Setup as Setup
+from palmette.engines.setup import setup_of
 from palmette.engines.simulate import Simulation, one_thread_inside
 from palmette.links.wire import Envelope
 from palmette.protocol import ModelKind
+from palmette.protocol.stages import Stages
+
+
+@dataclass(eq=False)
+class Worker:
+    """A machine in a thread of its own.
+
+    Attributes:
+        machine: The machine.
+        place: Its number among its parent's children.
+        inbox: Where messages from the parent arrive; ``None`` ends it.
+        parent: Where replies to the parent go.
+    """
+
+    machine: Machine
+    place: int
+    parent: SimpleQueue[Mail | None]
+    inbox: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)
+
+    def serve(self) -> None:
+        """Answer messages until told to end; an error goes to the parent as it is."""
+        while (message := self.inbox.get()) is not None:
+            try:
+                if (reply := self.machine.answer(message)) is not None:
+                    self.parent.put((self.place, reply))
+            except BaseException as error:
+                self.parent.put((self.place, error))
+                return
 
 
 class Separate:
@@ -25,34 +57,29 @@ class Separate:
 
     Args:
         simulation: What to run: its algorithm, population, task, seed, links and clock; it is not stepped itself.
+
+    Attributes:
+        machines: The machines, tier by tier.
+        workers: Those of them that have a parent, from the devices up.
     """
 
     def __init__(self, simulation: Simulation) -> None:
         tree = self.tree = simulation.tree
-        setup = Setup(
-            algorithm=simulation.algorithm,
-            tree=tree,
-            learner=simulation.learner,
-            layout=simulation.task.layout,
-            links=simulation.links,
-            samples=simulation.samples,
-            seed=simulation.seed,
-            top=simulation.population.tree.top,
-            pace=simulation.pace,
-            kinds=tuple(simulation.kinds),
-        )
         self.rounds, self.round = simulation.rounds, 0
+        self._stages = Stages(simulation.algorithm, tree, simulation.rounds)
+        self._ways = [[Queues() for _ in range(tree.size(tier))] for tier in range(tree.tiers)]
         self.machines = [
-            [Machine(setup, tier, number) for number in range(tree.size(tier))] for tier in range(tree.tiers)
+            [Machine(setup_of(simulation, tier, number), way) for number, way in enumerate(ways)]
+            for tier, ways in enumerate(self._ways)
         ]
-        """The machines, tier by tier."""
-        for tier in range(1, tree.tiers):
-            for parent in self.machines[tier]:
-                for number in tree.children(tier, parent.number):
-                    child = self.machines[tier - 1][number]
-                    child.parent, parent.children[number] = parent.returns, child.inbox
-        self._workers = [machine for tier in self.machines[:-1] for machine in tier]
-        self._threads = [threading.Thread(target=machine.serve, daemon=True) for machine in self._workers]
+        self.workers: list[Worker] = []
+        for tier, parents in enumerate(tree.parents):
+            for number, parent in enumerate(parents.tolist()):
+                way, place = self._ways[tier + 1][parent], number - tree.children(tier + 1, parent).start
+                worker = Worker(self.machines[tier][number], place, way.returns)
+                way.inboxes[place] = worker.inbox
+                self.workers.append(worker)
+        self._threads = [threading.Thread(target=worker.serve, daemon=True) for worker in self.workers]
 
     @property
     def server(self) -> Machine:
@@ -65,40 +92,55 @@ class Separate:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for machine in self._workers:
-            machine.inbox.put(None)
-            machine.returns.put(None)  # after an error elsewhere its children may have ended without an answer
+        for worker in self.workers:
+            worker.inbox.put(None)
+        for way in (way for ways in self._ways for way in ways):
+            way.returns.put(None)  # after an error elsewhere a machine's children may have ended without an answer
         for thread in self._threads:
             thread.join(timeout=60)
+
+    def _start(self) -> Envelope:
+        stage, turn = self._stages.at(self.round)
+        return Envelope(round=self.round, rounds=self.rounds, stage=stage, turn=turn)
 
     def step(self) -> None:
         """Run one round."""
         with one_thread_inside():
-            self.server.begin(self.round, self.rounds)
+            self.server.begin(self._start())
         self.round += 1
 
     def settle(self) -> None:
         """Let every machine go back to what entered of it, as the next ask would."""
         for tier in range(self.tree.top, 0, -1):
-            for parent in self.machines[tier]:
-                for number in self.tree.children(tier, parent.number):
-                    self.machines[tier - 1][number].settle(parent.now.entered.get(number, -1))
+            for number, parent in enumerate(self.machines[tier]):
+                for place, child in enumerate(self.tree.children(tier, number)):
+                    self.machines[tier - 1][child].settle(parent.now.entered.get(place, -1))
 
     def evaluate(self) -> dict[ModelKind, Scores]:
         """Measure the models as `palmette.engines.evaluation.evaluate` does, by an exchange of its own."""
         with one_thread_inside(), torch.no_grad():
             found = self.server.scores(Envelope(kind="evaluate", round=self.round, rounds=self.rounds))
-        sums: dict[ModelKind, dict[str, torch.Tensor]] = {}
-        for name, value in found.items():
-            kind, _, metric = name.partition("/")
-            sums.setdefault(kind, {})[metric] = value[0]
-        return {kind: Scores(kind, one, one.pop("count")) for kind, one in sums.items()}
+        return scores_of(found)
 
     @property
     def record(self) -> torch.Tensor:
         """Who was absent when, in the order of rounds, tiers, exchanges and children; see `palmette.links.record`."""
-        parts = [machine.now.record.table() for tier in self.machines[1:] for machine in tier]
+        parts = []
+        for tier, machines in enumerate(self.machines[1:], 1):
+            for number, machine in enumerate(machines):
+                table = machine.now.record.table().clone()
+                table[:, 3] += self.tree.children(tier, number).start
+                parts.append(table)
         return ordered(torch.cat(parts))
+
+
+def scores_of(sums: dict[str, torch.Tensor]) -> dict[ModelKind, Scores]:
+    """Return the scores of each kind of model, given all sums by ``"PM/accuracy"`` and so on, ``(1, devices)``."""
+    found: dict[ModelKind, dict[str, torch.Tensor]] = {}
+    for name, value in sums.items():
+        kind, _, metric = name.partition("/")
+        found.setdefault(kind, {})[metric] = value[0]
+    return {kind: Scores(kind, one, one.pop("count")) for kind, one in found.items()}
 
 
 def ordered(record: torch.Tensor) -> torch.Tensor:

@@ -99,6 +99,7 @@ class Simulation(Models):
         self.tree = population.tree.flat() if algorithm.flat else population.tree
         check_tree(algorithm, self.tree)
         algorithm.check(self.tree)
+        self.held_out = algorithm.held_out if held_out is None else held_out
         self.learner = Learner(
             task,
             population,
@@ -107,7 +108,7 @@ class Simulation(Models):
             dtype=dtype,
             device=device,
             backend=backend,
-            held_out=algorithm.held_out if held_out is None else held_out,
+            held_out=self.held_out,
             optimiser=optimiser,
         )
         if vars(algorithm).get("alpha") == "auto" and not self.learner.optimiser.plain:

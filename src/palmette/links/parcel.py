@@ -82,6 +82,12 @@ class Parcel:
         return begin
 
     @property
+    def alike(self) -> bool:
+        """Whether all children of one asking node are sent the same bytes."""
+        parts = self.message.values() if isinstance(self.message, Mapping) else [self.message]
+        return self.office.link.down.plain and not any(isinstance(part, PerChild) for part in parts)
+
+    @property
     def uncertain(self) -> bool:
         """Whether a reply may not enter though its sender has worked."""
         return self.office.link.faults.drops

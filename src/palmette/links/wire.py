@@ -1,9 +1,9 @@
 """Messages as bytes, read by a receiver that trusts nobody.
 
-A message is, one after the other: five bytes that name the format and its version; a checksum over all that follows; the
-length of the header; the header, which is JSON: the address, and name, kind, type, shape and length of every part of the body;
-and the bytes of the parts. Everything is checked before memory is taken for it, and whatever is wrong raises `WireError`. The
-checksum finds damage; it does not say who wrote a message.
+A message is, one after the other: five bytes that name the format and its version; a checksum of the header; the length of the
+header; the header, which is JSON: the address, name, kind, type, shape and length of every part of the body, and a checksum of
+their bytes; and these bytes. Everything is checked before memory is taken for it, and whatever is wrong raises `WireError`. The
+checksums find damage; they do not say who wrote a message. A body that goes to many is written and summed up once (`pack`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from palmette.values import shown
 LIMIT = 1 << 30
 """How many bytes the body of a message may take when it is decoded, unless the receiver says otherwise."""
 
-KINDS = ("ask", "reply", "evaluate", "scores", "error")
-_LEAST = {"round": 0, "rounds": 0, "sender": 0, "base": -1, "version": -1, "time": 0, "steps": 0}
+KINDS = ("hello", "ask", "reply", "evaluate", "scores", "error", "cancel", "end", "ended")
+_LEAST = {
+    **{"round": 0, "rounds": 0, "stage": 0, "turn": 0, "base": -1, "version": -1},
+    **{"time": 0, "within": 0, "steps": 0},
+}
 _DEEPEST, _KEPT = 16, 64  # numbers in a path, and states that may be named
-_HEAD = b"PLMT\1"  # the format and its version
+_HEAD = b"PLMT\2"  # the format and its version
 _CHECKSUM, _LENGTH = 16, 4
 _START = len(_HEAD) + _CHECKSUM + _LENGTH
 _HEADER = 1 << 18  # bytes of the longest header, some thousand parts
@@ -37,15 +40,19 @@ class Envelope:
     """A message or reply with the address that makes it idempotent. One that could not be sent cannot be made.
 
     Attributes:
-        kind: ``"ask"``, ``"reply"``, ``"evaluate"``, ``"scores"`` or ``"error"``.
+        kind: ``"ask"`` and its ``"reply"``; ``"evaluate"`` and the ``"scores"``; ``"end"`` and ``"ended"``; ``"error"`` in
+            place of a reply; ``"cancel"`` of an ask that nobody waits for any more; ``"hello"`` of a child that is there.
         round: Round of the run.
         rounds: Rounds the run has in all.
+        stage: Stage of the run, and ...
+        turn: ... how many rounds of it came before.
         path: Numbers of the exchanges that the message is part of, from the server's down to the sending parent's; 1 to 16.
-        sender: Number of the sending node within its tier.
+        starts: For each of these nodes, how often it had been started: an exchange that is done again has another address.
         base: Of an ask: from which of its own states the child goes on; -1 for none.
         keep: Of an ask: further states of the child that may still be named; at most 64.
         version: Of a reply: the state that the child has reached; -1 for none.
         time: Virtual time in nanoseconds.
+        within: Of an ask: milliseconds after which nobody waits for a reply any more; 0 for no limit.
         steps: Gradient steps that were taken for a reply.
         body: Rows with one line (plain, `Sparse`, or `Coded`), or a mapping of names to such rows, numbers and texts, or
             ``None``.
@@ -54,12 +61,15 @@ class Envelope:
     kind: str = "ask"
     round: int = 0
     rounds: int = 0
+    stage: int = 0
+    turn: int = 0
     path: tuple[int, ...] = (0,)
-    sender: int = 0
+    starts: tuple[int, ...] = (0,)
     base: int = -1
     keep: tuple[int, ...] = ()
     version: int = -1
     time: int = 0
+    within: int = 0
     steps: int = 0
     body: Any = None
 
@@ -68,12 +78,20 @@ class Envelope:
             raise WireError(f"the kind of a message must be one of {', '.join(KINDS)}, not {shown(self.kind)}")
         for name, least in _LEAST.items():
             whole(getattr(self, name), least, f"{name} of a message")
-        for name, fewest, most in (("path", 1, _DEEPEST), ("keep", 0, _KEPT)):
+        for name, fewest, most in (("path", 1, _DEEPEST), ("starts", 1, _DEEPEST), ("keep", 0, _KEPT)):
             numbers = getattr(self, name)
             if not isinstance(numbers, tuple) or not fewest <= len(numbers) <= most:
                 raise WireError(f"{name} of a message must have {fewest} to {most} numbers, not {shown(numbers)}")
             for number in numbers:
                 whole(number, 0, f"every number in {name} of a message")
+        if len(self.starts) != len(self.path):
+            raise WireError(f"a message has {len(self.path)} numbers in its path and {len(self.starts)} starts")
+
+    @property
+    def address(self) -> tuple[int, ...]:
+        """What the message is about, as numbers that grow from ask to ask."""
+        first, *later = zip(self.starts, self.path, strict=True)
+        return (first[0], self.round, first[1], *(number for pair in later for number in pair))
 
     @property
     def exchange(self) -> int:
@@ -81,23 +99,46 @@ class Envelope:
         return self.path[-1]
 
 
-_FIELDS = ("kind", *_LEAST, "path", "keep")
+_FIELDS = ("kind", *_LEAST, "path", "starts", "keep")
 
 
-def encode(envelope: Envelope) -> bytes:
-    """Turn an envelope into bytes."""
-    body = envelope.body
+@dataclass(frozen=True)
+class Packed:
+    """The body of a message as bytes.
+
+    Attributes:
+        told: What the header says of it.
+        blob: Its bytes.
+    """
+
+    told: Mapping[str, Any]
+    blob: bytes
+
+
+def pack(body: Any) -> Packed:
+    """Turn the body of a message into bytes, once for all who are sent it."""
     named: Mapping[str, Any] = body if isinstance(body, Mapping) else {} if body is None else {"": body}
     written = [parts.write(name, value) for name, value in named.items()]
-    header = {name: getattr(envelope, name) for name in _FIELDS}
-    header["body"] = "none" if body is None else "mapping" if isinstance(body, Mapping) else "bare"
-    header["parts"] = [part.told() for part, _ in written]
-    _bare(header["body"], [part for part, _ in written])
+    kind = "none" if body is None else "mapping" if isinstance(body, Mapping) else "bare"
+    _bare(kind, [part for part, _ in written])
+    blob = b"".join(blob for _, blob in written) if len(written) != 1 else written[0][1]
+    return Packed({"body": kind, "parts": [part.told() for part, _ in written], "sum": _checksum(blob).hex()}, blob)
+
+
+def encode(envelope: Envelope, packed: Packed | None = None) -> bytes:
+    """Turn an envelope into bytes.
+
+    Args:
+        envelope: The envelope.
+        packed: Its body, where that was packed already.
+    """
+    packed = pack(envelope.body) if packed is None else packed
+    header = {name: getattr(envelope, name) for name in _FIELDS} | dict(packed.told)
     text = json.dumps(header, separators=(",", ":")).encode()
     if len(text) > _HEADER:
         raise WireError(f"the header of a message has {len(text)} bytes; it may have {_HEADER}: send fewer parts")
-    rest = b"".join([len(text).to_bytes(_LENGTH, "little"), text, *(blob for _, blob in written)])
-    return _HEAD + _checksum(rest) + rest
+    opening = len(text).to_bytes(_LENGTH, "little") + text
+    return b"".join((_HEAD, _checksum(opening), opening, packed.blob))
 
 
 def decode(data: bytes, *, limit: int = LIMIT) -> Envelope:
@@ -115,7 +156,7 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Envelope:
     if not isinstance(told, list):
         raise WireError(f"a message has no list of parts but {shown(told)}")
     listed = [Part.checked(one) for one in told]
-    kind = header.pop("body", None)
+    kind, total = header.pop("body", None), header.pop("sum", None)
     _bare(kind, listed)
     if len({part.name for part in listed}) < len(listed):
         raise WireError("a message has two parts of one name")
@@ -125,8 +166,12 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Envelope:
         raise WireError(f"a message would take {shown(size)} bytes when decoded; at most {limit} are allowed")
     if set(header) != set(_FIELDS):
         raise WireError(f"the header of a message has {shown(sorted(header))} and not {', '.join(sorted(_FIELDS))}")
-    lists = {name: tuple(header[name]) if isinstance(header[name], list) else None for name in ("path", "keep")}
+    lists = {
+        name: tuple(header[name]) if isinstance(header[name], list) else None for name in ("path", "starts", "keep")
+    }
     envelope = Envelope(**{**header, **lists})  # checks the address before the body is read
+    if total != _checksum(view).hex():
+        raise WireError("a message was damaged on its way: the checksum of its body is wrong")
     values = {}
     for part in listed:
         values[part.name], view = parts.read(part, view[: part.length]), view[part.length :]
@@ -155,12 +200,13 @@ def _opened(data: bytes) -> tuple[dict[str, Any], memoryview]:
     if not data.startswith(_HEAD):
         raise WireError(f"a message has version {data[len(_HEAD) - 1]} of the format; this Palmette reads {_HEAD[-1]}")
     end = len(_HEAD) + _CHECKSUM
-    if _checksum(view[end:]) != view[len(_HEAD) : end]:
-        raise WireError("a message was damaged on its way: its checksum is wrong")
     size = int.from_bytes(view[end:_START], "little")
     if size > min(_HEADER, len(view) - _START):
         raise WireError(f"a message of {len(view)} bytes says that its header has {size}")
-    return _header(bytes(view[_START : _START + size])), view[_START + size :]
+    opening = view[end : _START + size]
+    if _checksum(opening) != view[len(_HEAD) : end]:
+        raise WireError("a message was damaged on its way: the checksum of its header is wrong")
+    return _header(bytes(opening[_LENGTH:])), view[_START + size :]
 
 
 def _header(text: bytes) -> dict[str, Any]:

@@ -152,8 +152,9 @@ def load_population(path: str | Path) -> Population:
         arrays = {file.stem: np.load(file, mmap_mode="c", allow_pickle=False) for file in folder.glob("*.npy")}
         parents = tuple(np.array(arrays[f"parents-{tier}"]) for tier in range(len(about.labels) - 1))
         labels = tuple(None if names is None else tuple(names) for names in about.labels)
-        given = tuple(arrays.get(f"addresses-{tier}") for tier in range(len(labels)))
-        tree = Tree(parents, labels, tuple(None if one is None else np.array(one) for one in given) if any(one is not None for one in given) else ())
+        given = [arrays.get(f"addresses-{tier}") for tier in range(len(labels))]
+        fixed = tuple(None if one is None else np.array(one) for one in given)
+        tree = Tree(parents, labels, () if all(one is None for one in fixed) else fixed)
         tensors = {name: _tensor(arrays, name) for name in ("x", "y", "start", "train")}
         made = Population(
             tree,

@@ -73,15 +73,18 @@ def alike(one: Tensor, other: Tensor, margin: float) -> bool:
 
 def same_as_separate(machines: list[list[Machine]], stacked: Simulation) -> None:
     """Refuse machines that did not keep, compute or send what the simulation did."""
-    fix = "never look across rows, and keep nothing on self between messages"
+    fix = (
+        "a node knows itself, those above it and its children alone: never look across rows, never make numbers from node.ids "
+        "(node.addresses belong to the node itself), and keep nothing on self between messages"
+    )
     for tier, (row, store) in enumerate(zip(machines, stacked.stores, strict=True)):
-        for machine in row:
+        for number, machine in enumerate(row):
             seen = machine.took_part or tier == stacked.tree.top
-            who = repr(stacked.tree.name(tier, machine.number))
-            took = bool(store.last[machine.number] >= 0)
+            who = repr(stacked.tree.name(tier, number))
+            took = bool(store.last[number] >= 0)
             require(seen == took, f"{who} took part as a separate node or in the simulation, but not in both", fix)
             for name, value in machine.state.items() if seen else ():
-                equal = torch.equal(value[0], store.rows[name][machine.number])
+                equal = torch.equal(value[0], store.rows[name][number])
                 require(equal, f"{name!r} of {who} differs between a separate node and the simulation", fix)
     steps = sum(machine.device_steps for machine in machines[0])
     require(steps == stacked.device_steps, "separate nodes took another number of gradient steps", fix)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import BadInput
-from palmette.values import shown
 
 try:
     from cryptography import x509
@@ -126,7 +125,7 @@ class Authority:
             serves: Whether others may dial the node; False for devices and operators, so that none can pose as a team server.
         """
         if len(id) != 32 or set(id) - set("0123456789abcdef"):
-            raise BadInput(f"the id of a node has 32 hexadecimal digits, as `identity` returns; not {shown(id)}")
+            raise BadInput(f"the id of a node has 32 hexadecimal digits, as `identity` returns; not {id[:64]!r}")
         if not 1 <= days <= _AUTHORITY_DAYS:
             raise BadInput(f"a certificate is valid for 1 to {_AUTHORITY_DAYS} days, not {days}")
         authority, key, now = _certificate(self.certificate), ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
@@ -237,7 +236,7 @@ def _certificate(pem: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem)
     except ValueError as error:
-        raise BadInput(f"this is no certificate in the format PEM: {shown(str(error))}") from None
+        raise BadInput(f"this is no certificate in the format PEM: {error}") from None
 
 
 def _revoked(crl_pem: bytes, ca_pem: bytes) -> x509.CertificateRevocationList:
@@ -246,7 +245,7 @@ def _revoked(crl_pem: bytes, ca_pem: bytes) -> x509.CertificateRevocationList:
         found = x509.load_pem_x509_crl(crl_pem)
         signed = found.issuer == authority.subject and found.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadInput(f"the list of revoked certificates cannot be read: {shown(str(error))}") from None
+        raise BadInput(f"the list of revoked certificates cannot be read: {error}") from None
     if not signed:
         raise BadInput("the list of revoked certificates is not signed by this federation's authority; do not use it")
     return found

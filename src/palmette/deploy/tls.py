@@ -9,7 +9,6 @@ from typing import Any
 
 from palmette.deploy.certificates import clock_problem
 from palmette.errors import BadInput
-from palmette.values import shown
 
 # gRPC's core writes what strangers do to standard error, line by line, and would fill a disk; both ends tell it themselves.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -79,9 +78,9 @@ def check_plain(address: str, identity: Identity | None) -> None:
     """
     name, colon, port = address.rpartition(":")
     if not (name and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise BadInput(f"an address is a host and a port, as in 192.168.1.20:7001; not {shown(address)}")
+        raise BadInput(f"an address is a host and a port, as in 192.168.1.20:7001; not {address[:64]!r}")
     if identity is None and not _loopback(name):
-        raise BadInput(f"{shown(address)} is not this machine alone, and plain text goes no further: give an identity")
+        raise BadInput(f"{address[:64]!r} is not this machine alone, and plain text goes no further: give an identity")
 
 
 def _loopback(name: str) -> bool:

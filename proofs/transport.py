@@ -161,6 +161,7 @@ def main() -> None:
             print(row("plain text", serve(Path(folder))), flush=True)
         kits(Path(folder))
         print(row("mutual TLS", serve(Path(folder))))
+    return None
 
 
 if __name__ == "__main__":

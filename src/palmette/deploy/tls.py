@@ -10,7 +10,8 @@ from typing import Any
 from palmette.deploy.certificates import clock_problem
 from palmette.errors import BadInput
 
-# gRPC's core writes what strangers do to standard error, line by line, and would fill a disk; both ends tell it themselves.
+# gRPC's core writes what strangers do to standard error, line by line, and would fill a disk. GRPC_VERBOSITY=INFO shows it,
+# with the reasons of handshakes that failed, which are told nowhere else.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 try:
     import grpc as grpc
@@ -102,18 +103,26 @@ def dialled(address: str, parent: str, identity: Identity | None) -> tuple[Any, 
     return trusted, (*options, ("grpc.ssl_target_name_override", f"{parent}.palmette.invalid"))
 
 
+_FOREIGN = "who answers at {at} is not of this federation: another authority signed its certificate"
+_CLOSED = (
+    "{at} ended the connection before anything was said: it does not accept our certificate (another federation's, or not "
+    "valid by its clock), or it is no node of Palmette"
+)
 _WORDS = (
     ("certificate has expired", "{at} shows a certificate that has ended by this machine's clock: is the clock right?"),
-    ("certificate is not yet valid", "{at} shows a certificate that is not valid yet by this machine's clock: set the clock"),
-    ("unsupported certificate purpose", "who answers at {at} shows a device's certificate, with which nobody may serve"),
-    ("CERTIFICATE_VERIFY_FAILED", "who answers at {at} is not of this federation: another authority signed its certificate"),
+    ("not yet valid", "{at} shows a certificate that is not valid yet by this machine's clock: set the clock"),
+    (
+        "unsupported certificate purpose",
+        "who answers at {at} shows a device's certificate, with which nobody may serve",
+    ),
+    ("certificate signature failure", _FOREIGN),
+    ("CERTIFICATE_VERIFY_FAILED", _FOREIGN),
     ("WRONG_VERSION_NUMBER", "who answers at {at} does not speak TLS"),
     ("Hostname Verification", "who answers at {at} is of this federation, but not the node that it must be"),
     ("Connection refused", "nobody listens at {at}"),
-    ("Socket closed", _CLOSED := "{at} ended the connection before anything was said: it does not accept our certificate "
-        "(another federation's, or not valid by its clock), or it is no node of Palmette"),
+    ("Socket closed", _CLOSED),
     ("Connection reset", _CLOSED),
-)  # fmt: skip
+)
 
 
 def in_words(address: str, identity: Identity | None, code: Any, details: str) -> str:

@@ -35,6 +35,7 @@ OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", _ALIVE),
     ("grpc.keepalive_timeout_ms", _ALIVE),
+    ("grpc.http2.ping_timeout_ms", 4 * _ALIVE),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_frame_size", (1 << 24) - 1),

@@ -353,6 +353,21 @@ def test_a_taken_port_and_a_wrong_key_are_told(town: Town) -> None:
     _, port = town.below()
     with pytest.raises(BadInput, match="cannot be opened"):
         town.below(port=port)
+    one, other = town.identity(PARENT, serves=True), town.identity(PARENT, serves=True)
+    with pytest.raises(BadInput, match="cannot be opened"):
+        town.below(shows=Identity(one.certificate, other.key, one.authority))
+    with pytest.raises(BadInput, match="no certificate"):
+        town.below(shows=Identity(b"?", other.key, one.authority))
+    child = town.above(port, Identity(one.certificate, other.key, one.authority))
+    until(lambda: town.told[child].of("refused"))
+    assert not child.connected
+
+
+def test_an_end_that_is_closed_at_once_is_closed(town: Town) -> None:
+    began = time.monotonic()
+    for _ in range(5):
+        town.above(1, ANNE).close()
+    assert time.monotonic() - began < 2
 
 
 # -- bytes that are no message ---------------------------------------------------------------------------------------------

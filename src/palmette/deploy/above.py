@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any
 
 from palmette.deploy.events import Events, OnEvent
 from palmette.deploy.frames import Kind, OversizedError
-from palmette.deploy.loop import loop
+from palmette.deploy.loop import wait_for
 from palmette.deploy.stream import MOST, SIDE, Stream
-from palmette.deploy.tls import OWN, TALK, WELCOME, Identity, check_plain, dialled, grpc, in_words
+from palmette.deploy.tls import OWN, TALK, WELCOME, Identity, check, dialled, grpc, in_words
 from palmette.errors import BadInput, WireError
 
 _KINDS = frozenset({Kind.MAIL, Kind.CALL})
@@ -52,23 +51,23 @@ class Above:
             limit: Bytes of the largest message.
             on_event: Is told of kind (connected, lost, refused, oversized, malformed), the parent's id and details. Why a
                 parent refused us is known if it knows our certificate; if not, it only hangs up within TLS.
-            on_call: Answers the parent's calls; one at a time, while the owner computes.
+            on_call: Answers the parent's calls, one at a time, while the owner computes. An owner that leaves 4 messages unread
+                stops everything that comes, calls too.
             own: The own id in plain text; a certificate has it already.
         """
-        check_plain(address, identity)
+        check(address, identity)
         self.mail: SimpleQueue[bytes | None] = SimpleQueue()
         self._address, self._identity, self._parent, self._own = address, identity, parent, own
         self._limit, self._on_call = limit, on_call
         self._events = Events(on_event)
         self._stream: Stream | None = None
-        self._dialling: Future[None] | None = None
-        self._ended = threading.Event()
+        self._dialling: asyncio.Task[None] | None = None
         self._pool = ThreadPoolExecutor(1, "palmette-above")
         self._asked: set[int] = set()  # calls that wait for their answer
 
     def start(self) -> None:
         """Dial, and from now on whenever the connection is lost, until closed."""
-        self._dialling = asyncio.run_coroutine_threadsafe(self._dial(), loop())
+        self._dialling = wait_for(self._begin(), 30)
 
     def send(self, data: bytes) -> bool:
         """Queue a message to the parent, without a copy of it; never waits.
@@ -93,26 +92,33 @@ class Above:
 
     def close(self) -> None:
         """End the connection and dial no more; the mail ends with ``None``."""
-        if self._dialling is not None:
-            self._dialling.cancel()
-            self._ended.wait(30)
+        wait_for(self._stop(), 30)
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.mail.put(None)
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
+    async def _begin(self) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(self._dial())
+
+    async def _stop(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+            await asyncio.wait([self._dialling])
+
     async def _dial(self) -> None:
         pause = _SHORTEST
-        try:
-            while True:
-                began = time.monotonic()
+        while True:
+            began = time.monotonic()
+            try:
                 await self._connection()
-                if time.monotonic() - began > _STEADY:
-                    pause = _SHORTEST
-                await asyncio.sleep(pause * random.uniform(0.5, 1))  # so that not all children come back at once
-                pause = min(pause * _GROWTH, _LONGEST)
-        finally:
-            self._ended.set()
+            except Exception as error:  # whatever it is, the next attempt may do better
+                _log.exception("a connection to %s failed", self._address)
+                self._events.sometimes("refused", self._parent, f"{type(error).__name__}: {error}")
+            if time.monotonic() - began > _STEADY:
+                pause = _SHORTEST
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # so that not all children come back at once
+            pause = min(pause * _GROWTH, _LONGEST)
 
     async def _connection(self) -> None:
         """Dial once, and stay until the connection ends, however it does."""
@@ -122,15 +128,15 @@ class Above:
         async with channel:
             call = channel.stream_stream(TALK)(metadata=((OWN, self._own),) if self._own else None)
             try:
-                await call.wait_for_connection()
-                if WELCOME in tuple(await asyncio.wait_for(call.initial_metadata(), _PATIENCE)):
+                if await asyncio.wait_for(_welcome(call), _PATIENCE):
                     await self._stay(call)
                 else:
-                    self._refused(await call.code(), await call.details())
+                    code = await asyncio.wait_for(call.code(), _PATIENCE)
+                    self._refused(code, await call.details())
             except grpc.RpcError as error:
                 self._refused(error.code(), error.details())
             except TimeoutError:
-                self._refused(grpc.StatusCode.DEADLINE_EXCEEDED, "it took the connection, and then said nothing")
+                self._refused(grpc.StatusCode.DEADLINE_EXCEEDED, f"{self._address} neither took nor refused us")
             finally:
                 call.cancel()
 
@@ -174,3 +180,9 @@ class Above:
             _log.exception("a call of the parent could not be answered")
         finally:
             self._asked.discard(number)
+
+
+async def _welcome(call: Any) -> bool:
+    """Wait for a parent's word, and return whether it takes us."""
+    await call.wait_for_connection()
+    return WELCOME in tuple(await call.initial_metadata())

@@ -18,7 +18,7 @@ from palmette.deploy.events import Events, OnEvent
 from palmette.deploy.frames import Kind, OversizedError
 from palmette.deploy.loop import loop, wait_for
 from palmette.deploy.stream import MOST, Stream
-from palmette.deploy.tls import OPERATE, SERVES, TALK, WELCOME, Identity, check_plain, grpc
+from palmette.deploy.tls import OPERATE, SERVES, TALK, WELCOME, Identity, check, grpc
 from palmette.errors import BadInput, PalmetteError, WireError
 
 _KINDS = frozenset({Kind.MAIL, Kind.ANSWER, Kind.NOTE})
@@ -86,7 +86,7 @@ class Below:
             on_operate: Answers the operator; a `PalmetteError` goes back as it is.
             revoked: Serial numbers of certificates that are refused.
         """
-        check_plain(address, identity)
+        check(address, identity)
         self._mail = _Mail()
         self.mail: SimpleQueue[tuple[str, bytes | None]] = self._mail
         self._notes: Counter[str] = Counter()  # of each child, that wait to be handled
@@ -210,6 +210,8 @@ class Below:
             self._leave(who, old, "the same certificate connected anew")
             old.end("the same certificate connected anew: does this node run twice?")
         self._streams[who], self._serials[who] = stream, serial
+        if again := self._doorman.refusal(who, serial, operates=False):  # expelled in this very moment
+            stream.end(again)
         self._events.forget(who)
         self._events.always("connected", who, "")
         why, code = "", grpc.StatusCode.ABORTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from palmette.deploy.tls import OPERATE, OWN, Identity, check_plain, dialled, grpc, in_words
+from palmette.deploy.tls import OPERATE, OWN, Identity, check, dialled, grpc, in_words
 from palmette.errors import BadInput
 
 
@@ -22,7 +22,7 @@ def operate(
     Raises:
         BadInput: The node cannot be reached, is not the one it must be, refuses, or does not answer in time.
     """
-    check_plain(address, identity)
+    check(address, identity)
     trusted, options = dialled(address, parent_id, identity)
     channel = (
         grpc.insecure_channel(address, options) if trusted is None else grpc.secure_channel(address, trusted, options)

@@ -16,6 +16,9 @@ MOST = 4
 SIDE = 16
 """Calls, answers and notes that may wait."""
 
+# How gRPC says, here and there, that a connection is over; ``None`` is the orderly end.
+_OVER = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError, type(None))
+
 
 class Raw(Protocol):
     """What gRPC gives either end."""
@@ -92,7 +95,7 @@ class Stream:
             if self._ended.done():
                 return str(self._ended.result())
             for task in moving:
-                if task.done() and not isinstance(task.exception(), (grpc.RpcError, grpc.aio.UsageError, type(None))):
+                if task.done() and not task.cancelled() and not isinstance(task.exception(), _OVER):
                     task.result()
             return ""
         finally:

@@ -71,13 +71,15 @@ class Identity:
     authority: bytes
 
 
-def check_plain(address: str, identity: Identity | None) -> None:
-    """Refuse plain text to or from another machine.
+def check(address: str, identity: Identity | None) -> None:
+    """Refuse what is no address, plain text to or from another machine, and what is no certificate.
 
     Args:
         address: ``host:port``.
         identity: ``None`` for plain text.
     """
+    if identity is not None:
+        clock_problem(identity.certificate), clock_problem(identity.authority)
     name, colon, port = address.rpartition(":")
     if not (name and colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
         raise BadInput(f"an address is a host and a port, as in 192.168.1.20:7001; not {address[:64]!r}")

@@ -27,7 +27,7 @@ LAYERS = (
     ("report",),
     ("studies", "bench", "testing"),
     ("figures", "page"),
-    ("reproduce",),
+    ("reproduce", "deploy"),
     ("cli",),
     ("__main__",),
 )

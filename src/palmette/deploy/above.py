@@ -56,7 +56,7 @@ class Above:
             own: The own id in plain text; a certificate has it already.
         """
         check(address, identity)
-        self.mail: SimpleQueue[bytes | None] = SimpleQueue()
+        self.mail: SimpleQueue[tuple[float, bytes] | None] = SimpleQueue()
         self._address, self._identity, self._parent, self._own = address, identity, parent, own
         self._limit, self._on_call = limit, on_call
         self._events = Events(on_event)
@@ -165,7 +165,7 @@ class Above:
 
     def _take(self, stream: Stream, kind: Kind, number: int, data: bytes) -> None:
         if kind is Kind.MAIL:
-            self.mail.put(data)
+            self.mail.put((time.monotonic(), data))
         elif len(self._asked) < SIDE:  # more than anybody asks at once
             self._asked.add(number)
             self._pool.submit(self._answer, stream, number, data)

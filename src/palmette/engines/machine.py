@@ -8,7 +8,7 @@ that is below it along.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from palmette.engines.snapshot import Snapshot
 from palmette.errors import PalmetteError, ProtocolError, WireError
 from palmette.links import Ledger, Link
 from palmette.links.exchange import drive, exchange
-from palmette.links.ledger import payload
+from palmette.links.ledger import joined, payload, table_of
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Delivery, Parcel, diverged, guarded, not_finite
 from palmette.links.post import Post
@@ -60,6 +60,7 @@ class Machine:
         ledger: What crossed the link to its children.
         evaluated: What crossed it for evaluation.
         device_steps: Gradient steps it took, in vain or not.
+        on_kept: Is called when there is a new state, before the reply that belongs to it leaves.
     """
 
     setup: Setup
@@ -71,6 +72,7 @@ class Machine:
     ledger: Ledger = field(default_factory=Ledger)
     evaluated: Ledger = field(default_factory=Ledger)
     device_steps: int = 0
+    on_kept: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         setup, learner = self.setup, self.setup.learner
@@ -125,17 +127,17 @@ class Machine:
     def _answered(self, ask: Envelope) -> bytes | None:
         if self.done is not None and ask.address <= self.done[0]:
             return self.reply if (ask.address, ask.base) == self.done else None
-        base = self._named(ask.base)
-        before = self.now, self.version
-        self.now = base.going_on(ask.round)
+        before = self.now, self.version, self.kept, self.done, self.reply
+        self.now = self._named(ask.base).going_on(ask.round)
         try:
-            reply, entered = self._work(ask)
-        except BaseException:
-            self.now, self.version = before
+            reply, reached = self._work(ask)
+            self.kept = {number: kept for number, kept in self.kept.items() if number in (-1, ask.base, *ask.keep)}
+            self.kept[self.version] = self.now = reached
+            self.done, self.reply = (ask.address, ask.base), encode(reply)
+            self.on_kept()
+        except BaseException:  # as if it had never been asked
+            self.now, self.version, self.kept, self.done, self.reply = before
             raise
-        self.kept = {number: kept for number, kept in self.kept.items() if number in (-1, ask.base, *ask.keep)}
-        self.kept[self.version] = self.now = entered
-        self.done, self.reply = (ask.address, ask.base), encode(reply)
         return self.reply
 
     def _named(self, number: int) -> Snapshot:
@@ -347,4 +349,16 @@ class Machine:
 
     def end(self, ask: Envelope) -> dict[str, Any]:
         """Tell all below that the training is over; return who was absent when, and what crossed the links below."""
-        return {}
+        if not self.setup.children:
+            return {}
+        bodies = self.ask_all(ask, None)
+        records, traffic = [self.now.record.table()], [table_of(self.ledger)]
+        for child, body in bodies.items():
+            if not isinstance(body, Mapping) or "record" not in body:
+                continue
+            record = body["record"].clone()
+            before = [sum(own[tier] for own in self.setup.below[:child]) for tier in range(self.tier)]
+            record[:, 3] += torch.tensor(before)[record[:, 1] - 1]
+            records.append(record)
+            traffic.append(body["traffic"])
+        return {"record": torch.cat(records), "traffic": joined(traffic)}

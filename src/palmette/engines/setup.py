@@ -67,13 +67,14 @@ class Setup:
         return len(self.below)
 
 
-def setup_of(whole: Simulation, tier: int, number: int) -> Setup:
+def setup_of(whole: Simulation, tier: int, number: int, *, bare: bool = False) -> Setup:
     """Return what one node of a simulation would be told on a machine of its own.
 
     Args:
         whole: The simulation.
         tier: The node's tier.
         number: Its number within it.
+        bare: Whether a device is told without its samples.
     """
     tree = view(whole.tree, tier, number)
     children = whole.tree.children(tier, number)
@@ -87,7 +88,7 @@ def setup_of(whole: Simulation, tier: int, number: int) -> Setup:
         samples=_samples(whole, tree, tier, number),
         seed=whole.seed,
         top=whole.population.tree.top,
-        learner=None if tier else _learner(whole, tree, number),
+        learner=None if tier or bare else _learner(whole, tree, number),
         below=tuple(_below(whole.tree, tier - 1, child) for child in children),
         pace=whole.pace,
         kinds=tuple(whole.kinds),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from palmette.engines.store import Pieces, Store
 from palmette.links import Ledger
-from palmette.links.ledger import COLUMNS
+from palmette.links.ledger import ledger_of, table_of
 
 if TYPE_CHECKING:
     from palmette.engines.simulate import Simulation
@@ -20,9 +20,9 @@ LINK = "link"  # how the names begin of what codecs of links remember
 
 def state(simulation: Simulation, since: int = 0) -> dict[str, Tensor | Pieces]:
     """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all."""
-    traffic = [list(row.values()) for row in simulation.ledger.rows() if row["round"] >= since]
+    traffic = table_of(simulation.ledger)
     tensors: dict[str, Tensor | Pieces] = {
-        "ledger": torch.tensor(traffic, dtype=torch.int64).reshape(-1, len(COLUMNS)),
+        "ledger": traffic[traffic[:, 0] >= since],
         "record": simulation.record.since(since),
         "progress": torch.tensor([simulation.round, simulation.device_steps, since]),
     }
@@ -54,8 +54,7 @@ def restore(simulation: Simulation, tensors: Mapping[str, Any]) -> None:
     for tier, counter in enumerate(simulation.counters):
         given = tensors[f"counts/{tier}"]
         counter.table[1:] = given if given.shape[1] else 0
-    added = Ledger.of(dict(zip(COLUMNS, row, strict=True)) for row in tensors["ledger"].tolist())
-    simulation.ledger.entries |= added.entries
+    simulation.ledger.entries |= ledger_of(tensors["ledger"]).entries
     simulation.record.restore(tensors["record"], since)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from palmette.links.record import REASONS
@@ -105,6 +106,25 @@ class Ledger:
             counts = {name: value for name, value in row.items() if name not in ("round", "tier")}
             made.entries[row["round"], row["tier"]] = Traffic(**counts)
         return made
+
+
+def table_of(ledger: Ledger) -> Tensor:
+    """Return a ledger as a table; see `COLUMNS`."""
+    return torch.tensor([list(row.values()) for row in ledger.rows()], dtype=torch.int64).reshape(-1, len(COLUMNS))
+
+
+def ledger_of(table: Tensor) -> Ledger:
+    """Return the ledger of a table."""
+    return Ledger.of(dict(zip(COLUMNS, row, strict=True)) for row in table.tolist())
+
+
+def joined(tables: Sequence[Tensor]) -> Tensor:
+    """Return the table of several ledgers together."""
+    whole = Ledger()
+    for table in tables:
+        for (round_, tier), entry in ledger_of(table).entries.items():
+            whole.at(round_, tier).join(entry)
+    return table_of(whole)
 
 
 def payload(value: Any) -> int:

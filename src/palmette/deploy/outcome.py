@@ -1,0 +1,113 @@
+"""What the server keeps of a training: scores round by round, and at the end a run's folder like any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette.deploy.kit import RUN, STATE, Kit
+from palmette.engines.evaluation import Scores
+from palmette.engines.machine import Machine
+from palmette.engines.setup import Setup
+from palmette.protocol import ModelKind
+from palmette.runs.absences import absences_table
+from palmette.runs.files import Files
+from palmette.runs.fingerprint import Fingerprint, introduce
+from palmette.runs.folder import ABSENCES, ENCODING, EVALUATION, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder, model_file
+from palmette.runs.metrics import SCHEMA, Metrics, traffic_table
+from palmette.runs.tensors import Chunk
+
+CONFIG, IDENTITY = "config.toml", "identity.json"
+_HISTORY = "history.parquet"
+
+
+class History:
+    """The scores of a training so far, on the disk after every evaluation.
+
+    Args:
+        kit: The server's kit.
+    """
+
+    def __init__(self, kit: Kit) -> None:
+        self._files = Files(kit.folder / STATE)
+        self._tree, self._last = kit.tree, kit.config.rounds
+        self.metrics = Metrics()
+        if self._files.has(_HISTORY):
+            table = self._files.read_table(_HISTORY, SCHEMA)
+            self.metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
+
+    @property
+    def rounds(self) -> int:
+        """How many evaluations there were."""
+        return len(set(self.metrics.rows["round"]))
+
+    def record(self, found: dict[ModelKind, Scores], round_: int) -> None:
+        """Keep what was measured after a round; what was measured after it before, by a server that crashed, goes."""
+        rows = self.metrics.rows
+        keep = [done < round_ for done in rows["round"]]
+        self.metrics = Metrics({name: [value for value, stays in zip(column, keep, strict=True) if stays] for name, column in rows.items()})
+        nobody = torch.zeros(self._tree.devices, dtype=torch.bool)
+        self.metrics.record(
+            found,
+            self._tree,
+            round_=round_,
+            when="after",
+            participants=nobody,
+            unseen=nobody,
+            kept_out=None,
+            last=round_ == self._last,
+        )
+        self._files.write_table(_HISTORY, self.metrics.table())
+
+
+def write_run(kit: Kit, setup: Setup, machine: Machine, history: History, ended: dict[str, Any]) -> Path:
+    """Write the folder of a finished run into the server's kit, and return it.
+
+    Args:
+        kit: The server's kit.
+        setup: What its machine was told.
+        machine: Its machine.
+        history: What was measured.
+        ended: Who was absent when, and what crossed the links.
+    """
+    path = kit.folder / RUN
+    shutil.rmtree(path, ignore_errors=True)  # of a server that crashed while it wrote
+    folder = Folder.create(path)
+    about = json.loads((kit.folder / IDENTITY).read_text(encoding="utf-8"))
+    mine = Fingerprint(**about)
+    introduce(folder, mine, mine, (kit.folder / CONFIG).read_bytes())
+    folder.log(f"a federation on {kit.tree.devices} devices; no samples left them")
+    config = kit.config
+    model: dict[str, object] = {"name": config.model.name, "shape": list(kit.node.data.shape), "classes": kit.node.data.classes}
+    row = machine.state["model"]
+    _write(folder, setup, row, {"nodes": [setup.name], "model": model})
+    if outline := setup.algorithm.outline(setup.tree, config.rounds):
+        folder.write_json(OUTLINE, outline)
+    if kit.node.data.encoding is not None:
+        folder.write_json(ENCODING, kit.node.data.encoding)
+    folder.write_table(TRAFFIC, traffic_table(ended["traffic"].tolist()))
+    folder.write_table(EVALUATION, traffic_table([list(row.values()) for row in machine.evaluated.rows()]))
+    if len(ended["record"]):
+        folder.write_table(ABSENCES, absences_table(ended["record"], setup.tree))
+    steps = {"device_steps": 0, "device_steps_per_second": 0.0, "adapt_steps": 0, "threads": 1}
+    folder.write_json(TIMINGS, {"seconds": {}, **steps})
+    folder.write_table(METRICS, history.metrics.table())
+    folder.close(keep_state=False)
+    folder.unlock()
+    return path
+
+
+def _write(folder: Folder, setup: Setup, rows: Tensor, about: dict[str, object]) -> None:
+    """Write the global model as every run does."""
+    parts = setup.layout.unflatten(rows)
+
+    def chunks() -> Iterable[Chunk]:
+        yield from ((name, 0, part) for name, part in parts.items())
+
+    folder.write_tensors(model_file("GM"), parts, chunks(), about)

@@ -1,0 +1,135 @@
+"""The server of a federation: it runs the rounds, measures the models and writes the run's folder."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import torch
+
+from palmette.deploy.journal import Journal
+from palmette.deploy.kit import MODELS, Kit
+from palmette.deploy.models import save_team
+from palmette.deploy.node import Node
+from palmette.deploy.outcome import History, write_run
+from palmette.engines.evaluation import Scores
+from palmette.engines.separate import scores_of
+from palmette.errors import PalmetteError
+from palmette.links.wire import Envelope
+from palmette.protocol import ModelKind
+from palmette.protocol.stages import Stages
+
+_LINGER = 5.0  # seconds that the server stays for those who ask how it ended
+_AGAIN = 1.0  # seconds before a round in which nobody was there is tried again
+
+
+class Server(Node):
+    """The server of a federation.
+
+    Args:
+        kit: Its kit.
+        journal: Where it tells what happens.
+    """
+
+    def __init__(self, kit: Kit, journal: Journal) -> None:
+        super().__init__(kit, journal)
+        config = kit.config
+        self.rounds, self.round = config.rounds, int(self.told.get("round", 0))
+        self._stages = Stages(self.setup.algorithm, self.setup.tree, self.rounds)
+        self._history = History(kit)
+        self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
+        self.result = ""
+
+    def also_kept(self) -> dict[str, Any]:
+        """Return what is kept beside the machine: also which round is next."""
+        return {**super().also_kept(), "round": getattr(self, "round", 0)}
+
+    def run(self, stop: threading.Event) -> None:
+        """Run the training to its end, or until told to stop."""
+        assert self.below is not None
+        self.journal.line(f"listens on port {self.below.start()}; {len(self.node.children)} children are expected")
+        try:
+            while not stop.is_set() and not self.gather():
+                pass
+            if self.round == 0 and not stop.is_set() and self._history.rounds == 0:
+                self._evaluate()
+            while self.round < self.rounds and not stop.is_set():
+                self._step(stop)
+            if not stop.is_set():
+                self._finish()
+                stop.wait(_LINGER)
+        finally:
+            self.close()
+
+    def _start(self, kind: str = "ask") -> Envelope:
+        stage, turn = self._stages.at(min(self.round, self.rounds - 1))
+        return Envelope(kind=kind, round=self.round, rounds=self.rounds, stage=stage, turn=turn)
+
+    def _step(self, stop: threading.Event) -> None:
+        """Run one round and keep what it came to; a round for which nobody is there waits."""
+        assert self.below is not None
+        self.machine.desk.listen()
+        while not self.below.connected():
+            self.phase = f"round {self.round + 1} of {self.rounds} waits: no child is connected"
+            if stop.wait(_AGAIN):
+                return
+            self.machine.desk.listen()
+        self.phase, began = f"round {self.round + 1} of {self.rounds}", time.monotonic()
+        self.machine.begin(self._start())
+        self.round += 1
+        self._keep_trying(stop)
+        seconds = time.monotonic() - began
+        told = ""
+        if self.round % self._every == 0 or self.round in (1, self.rounds):
+            told = self._evaluate()
+        self.journal.line(f"round {self.round} of {self.rounds}: {seconds:.2f} s{told}")
+
+    def _keep_trying(self, stop: threading.Event) -> None:
+        """Put a round on the disk before the next begins, however long the disk is full."""
+        while not stop.is_set():
+            try:
+                self.keep()
+                return
+            except OSError as error:
+                self.phase = f"round {self.round} is done and cannot be kept: {error.strerror}"
+                self.journal.event("failed", self.node.name, self.phase)
+                stop.wait(5.0)
+
+    def _evaluate(self) -> str:
+        """Measure the models on the devices, and say how good they are."""
+        self.phase = f"evaluating after round {self.round}"
+        with torch.no_grad():
+            found: dict[ModelKind, Scores] = scores_of(self.machine.scores(self._start("evaluate")))
+        if not found:
+            self.journal.event("failed", self.node.name, "no device answered the evaluation")
+            return ""
+        self._history.record(found, self.round)
+        lead = next(iter(found.values())).sums.keys() - {"loss"}
+        metric = min(lead) if lead else "loss"
+        self.scores = {kind: {name: score.by_samples(name) for name in score.sums} for kind, score in found.items()}
+        if "model" in self.machine.declared:
+            save_team(self.kit.folder / MODELS, self.machine, self._start())
+        return "; " + metric + " " + ", ".join(f"{kind} {each[metric]:.4f}" for kind, each in self.scores.items())
+
+    def _finish(self) -> None:
+        """Tell everybody that the training is over, gather what crossed the links, and write the run's folder."""
+        self.phase = "ending"
+        body = self.machine.end(self._start("end"))
+        self.result = str(write_run(self.kit, self.setup, self.machine, self._history, body))
+        self.phase = "finished"
+        self.journal.line(f"the training is over; its results are in {self.result}")
+
+    def operate(self, data: bytes) -> bytes:
+        """Answer the operator."""
+        try:
+            told = json.loads(data)
+            do = told["do"]
+        except (ValueError, KeyError, TypeError):
+            raise PalmetteError("the operator's message makes no sense") from None
+        if do == "status":
+            status = self.status(float(told.get("seconds", 3.0)))
+            return json.dumps({**status, "federation": self.node.federation, "rounds": self.rounds, "result": self.result}).encode()
+        raise PalmetteError(f"the server does not know how to {str(do)[:40]!r}")
+

@@ -62,6 +62,7 @@ class Above:
         self._events = Events(on_event)
         self._stream: Stream | None = None
         self._dialling: asyncio.Task[None] | None = None
+        self._closing = False
         self._pool = ThreadPoolExecutor(1, "palmette-above")
         self._asked: set[int] = set()  # calls that wait for their answer
 
@@ -102,13 +103,14 @@ class Above:
         return asyncio.get_running_loop().create_task(self._dial())
 
     async def _stop(self) -> None:
-        if self._dialling is not None:
-            self._dialling.cancel()
-            await asyncio.wait([self._dialling])
+        self._closing = True
+        while self._dialling is not None and not self._dialling.done():
+            self._dialling.cancel()  # again where it came just as something else ended, which swallows it
+            await asyncio.wait([self._dialling], timeout=0.2)
 
     async def _dial(self) -> None:
         pause = _SHORTEST
-        while True:
+        while not self._closing:
             began = time.monotonic()
             try:
                 await self._connection()

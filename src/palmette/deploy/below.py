@@ -22,7 +22,8 @@ from palmette.deploy.tls import OPERATE, SERVES, TALK, WELCOME, Identity, check,
 from palmette.errors import BadInput, PalmetteError, WireError
 
 _KINDS = frozenset({Kind.MAIL, Kind.ANSWER, Kind.NOTE})
-_GRACE = 2.0  # seconds that the other end has for our last word
+_GRACE = 2.0  # seconds that the other end has to hear why it is disconnected
+_LAST_WORD = 0.5  # the same where the parent stops
 _log = logging.getLogger("palmette.deploy")
 
 
@@ -188,9 +189,8 @@ class Below:
     async def _stop(self) -> None:
         for stream in list(self._streams.values()):
             stream.end("the parent stopped")
-        await asyncio.sleep(0)
         if self._server is not None:
-            await self._server.stop(None)
+            await self._server.stop(_LAST_WORD)
             self._server = None
 
     # -- a child's connection ------------------------------------------------------------------------------------------
@@ -202,7 +202,6 @@ class Below:
             why = "this node is connected already, with another certificate"
         if why:
             await self._refuse(context, who, why)
-        await context.send_initial_metadata((WELCOME,))
         stream = Stream(
             context, self._limit, _KINDS, lambda *message: self._take(who, *message), lambda: self._full(who)
         )
@@ -210,12 +209,14 @@ class Below:
             self._leave(who, old, "the same certificate connected anew")
             old.end("the same certificate connected anew: does this node run twice?")
         self._streams[who], self._serials[who] = stream, serial
-        if again := self._doorman.refusal(who, serial, operates=False):  # expelled in this very moment
-            stream.end(again)
+        # Another thread may have expelled it in this very moment.
+        if why := self._doorman.refusal(who, serial, operates=False):
+            stream.end(why)
         self._events.forget(who)
         self._events.always("connected", who, "")
         why, code = "", grpc.StatusCode.ABORTED
         try:
+            await context.send_initial_metadata((WELCOME,))
             why = await stream.run()
         except WireError as error:
             why, code = str(error), grpc.StatusCode.INVALID_ARGUMENT

@@ -108,7 +108,8 @@ def grpc_child(folder: Path, port: int, number: int) -> None:
     names: Any = {"limit": LIMIT, "on_event": lambda *_: None, "on_call": lambda data: data, "own": own}
     above = Above(f"127.0.0.1:{port}", identity_in(folder, str(number)), parent, **names)
     above.start()
-    while (data := above.mail.get()) is not None:
+    while (mail := above.mail.get()) is not None:
+        data = mail[1]
         above.send(other(data, number))
 
 

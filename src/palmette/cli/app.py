@@ -15,6 +15,8 @@ from palmette.cli.bench import bench
 from palmette.cli.check import check
 from palmette.cli.compare import compare
 from palmette.cli.data import data as data_commands
+from palmette.cli.deploy import deploy as deploy_commands
+from palmette.cli.deploy import serve
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json
 from palmette.cli.figure import figure
 from palmette.cli.new import new
@@ -286,6 +288,8 @@ app.command()(predict)
 app.command()(adapt)
 app.command()(export)
 app.add_typer(data_commands, name="data")
+app.command()(serve)
+app.add_typer(deploy_commands, name="deploy")
 
 
 def _say_tracked(result: Result, trackers: Trackers, *, quiet: bool) -> None:

@@ -72,10 +72,14 @@ class Federation(BaseModel):
         assert isinstance(self.addresses, Mapping)
         names = {tree.name(*place): place for place in inner}
         if len(names) < len(inner):
-            raise BadInput("two nodes that have children have the same name, so addresses cannot tell them apart; rename one")
+            raise BadInput(
+                "two nodes that have children have the same name, so addresses cannot tell them apart; rename one"
+            )
         for name, given in self.addresses.items():
             if name not in names:
-                raise BadInput(f"addresses: there is no node {shown(name)} that has children{suggestion(name, dict.fromkeys(names, ''))}")
+                raise BadInput(
+                    f"addresses: there is no node {shown(name)} that has children{suggestion(name, dict.fromkeys(names, ''))}"
+                )
             check_address(given, f"addresses.{name}")
         if missing := [name for name in names if name not in self.addresses]:
             raise BadInput(f"addresses leaves out {shown(missing[0])}; children must know where each parent is")
@@ -110,7 +114,9 @@ def _simulated(config: RunConfig) -> dict[str, bool]:
     """Return which settings of a config simulate a network."""
     timed = any(link.timed for link in config.links.values())
     faults = any(
-        getattr(link, name, None) for link in config.links.values() for name in ("lost", "late", "corrupt", "repeated", "deadline", "away")
+        getattr(link, name, None)
+        for link in config.links.values()
+        for name in ("lost", "late", "corrupt", "repeated", "deadline", "away")
     )
     return {
         "clock.*": config.clock.make(asked=timed) is not None,

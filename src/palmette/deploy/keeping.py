@@ -26,7 +26,6 @@ from palmette.links.ledger import ledger_of, table_of
 from palmette.links.office import Counters
 from palmette.links.record import Record
 
-
 _HEAD = b"PLMTKEPT1"
 _SUM = 16
 
@@ -94,11 +93,11 @@ def packed(machine: Machine, told: dict[str, Any]) -> bytes:
     """
     tensors: dict[str, Tensor] = {"reply": torch.frombuffer(bytearray(machine.reply or b"\0"), dtype=torch.uint8)}
     tensors["ledger"], tensors["evaluated"] = (table_of(one) for one in (machine.ledger, machine.evaluated))
-    snapshots = {**machine.kept, "now": machine.now}
-    for name, snapshot in snapshots.items():
+    snapshots: list[tuple[int | str, Snapshot]] = [*machine.kept.items(), ("now", machine.now)]
+    for name, snapshot in snapshots:
         if name != -1:
             tensors |= {f"{name}/{key}": value for key, value in _tensors(snapshot).items()}
-    where = next(number for number, kept in snapshots.items() if kept is machine.now)
+    where = next(number for number, kept in snapshots if kept is machine.now)
     about = {
         "version": machine.version,
         "done": machine.done,
@@ -109,7 +108,9 @@ def packed(machine: Machine, told: dict[str, Any]) -> bytes:
     }
     if where != "now":
         tensors = {name: value for name, value in tensors.items() if not name.startswith("now/")}
-    tensors = {name: value.clone() if value.numel() else value.new_zeros(value.shape) for name, value in tensors.items()}
+    tensors = {
+        name: value.clone() if value.numel() else value.new_zeros(value.shape) for name, value in tensors.items()
+    }
     return safetensors.torch.save(tensors, {"about": json.dumps(about)})
 
 
@@ -122,7 +123,12 @@ def unpack(machine: Machine, data: bytes) -> dict[str, Any]:
     except (SafetensorError, ValueError, KeyError) as error:
         raise PalmetteError(f"the kept state of {machine.setup.name!r} cannot be read: {error}") from None
     numbers = {name.partition("/")[0] for name in tensors if "/" in name}
-    snapshots = {name: _snapshot(machine, {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{name}/")}) for name in numbers}
+    snapshots = {
+        name: _snapshot(
+            machine, {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
+        )
+        for name in numbers
+    }
     machine.kept |= {int(name): one for name, one in snapshots.items() if name != "now"}
     machine.now = snapshots["now"] if about["now"] == "now" else machine.kept[about["now"]]
     machine.version, machine.device_steps = about["version"], about["steps"]

@@ -1,8 +1,8 @@
 """A kit: the folder that one node of a federation runs from, with all it may know and nothing of anybody else.
 
 ``node.json`` says who it is, who its parent and its children are and what is trained; ``certificate.pem``, ``key.pem`` and
-``ca.pem`` are its identity. A device whose samples were dealt out has them in ``data``. ``state`` and ``models`` come to be when
-it runs.
+``ca.pem`` are its identity. A device whose samples were dealt out has them in ``data``. The folders ``state`` and ``models``
+come to be when it runs.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ class Kit:
         try:
             parts = [(self.folder / name).read_bytes() for name in (CERTIFICATE, KEY, AUTHORITY)]
         except OSError as error:
-            raise BadInput(f"the kit {self.folder} is not whole: cannot read {error.filename} ({error.strerror})") from None
+            raise BadInput(
+                f"the kit {self.folder} is not whole: cannot read {error.filename} ({error.strerror})"
+            ) from None
         return Identity(*parts)
 
     @property
@@ -218,8 +220,8 @@ class Kit:
             made = read_own(self._data, self.node, self.config.seed)
         if made.shape != self.node.data.shape or made.classes != self.node.data.classes:
             raise BadInput(
-                f"the samples of {self.node.name!r} have the shape {made.shape} and {made.classes} classes; this federation has "
-                f"{self.node.data.shape} and {self.node.data.classes}"
+                f"the samples of {self.node.name!r} have the shape {made.shape} and {made.classes} classes; this federation "
+                f"has {self.node.data.shape} and {self.node.data.classes}"
             )
         return Population(
             self.tree, made.x, made.y, made.start, made.train, made.affine, made.classes, made.source, made.encoding

@@ -22,7 +22,6 @@ from palmette.deploy.kit import (
     Known,
     NodeFile,
     Place,
-    Shape,
     shape_of,
     stand_in,
 )

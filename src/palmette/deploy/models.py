@@ -53,7 +53,8 @@ def save(path: Path, tensors: dict[str, Tensor], machine: Machine, word: Envelop
     """Write tensors as a whole or not at all."""
     about = {"node": machine.setup.name, "round": word.round, "rounds": word.rounds}
     data = safetensors.torch.save(
-        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, {"about": json.dumps(about)}
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
+        {"about": json.dumps(about)},
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")

@@ -15,10 +15,11 @@ import torch
 
 from palmette.deploy.above import Above
 from palmette.deploy.below import Below
+from palmette.deploy.certificates import REVOKED, read_revoked
 from palmette.deploy.journal import Journal
 from palmette.deploy.keeping import Disk, packed, unpack
 from palmette.deploy.kit import MODELS, STATE, Kit
-from palmette.deploy.models import save_team, save_personal
+from palmette.deploy.models import save_personal, save_team
 from palmette.deploy.wires import Wires
 from palmette.engines.channel import Queues
 from palmette.engines.desk import Desk
@@ -28,7 +29,10 @@ from palmette.errors import Diverged, PalmetteError, WireError
 from palmette.links.record import BAD, NO_ANSWER
 from palmette.links.wire import Envelope, decode, encode
 
-_TICK, _FROZEN = 0.25, 1.5  # seconds between signs of life of the process itself, and without one after which it was stopped
+_TICK, _FROZEN = (
+    0.25,
+    1.5,
+)  # seconds between signs of life of the process itself, and without one after which it was stopped
 _CALM = 0.2  # seconds that a process which was stopped gives the network to bring what came meanwhile
 _FIRST = 1 << 40  # where numbers of states begin at most, so that a disk that was lost is not taken for the one before
 
@@ -46,8 +50,11 @@ class Node:
         self.setup: Setup = kit.setup()
         self.disk = Disk(kit.folder / STATE)
         self.samples = dict[int, int]()  # training samples below each child that has said so
-        self.ready = set[int]()
-        self.began, self.phase = time.monotonic(), "waiting for children" if self.node.children else "waiting for its parent"
+        self.ready, self.out = set[int](), set[int]()  # children that are ready, and those that were revoked
+        self.began, self.phase = (
+            time.monotonic(),
+            "waiting for children" if self.node.children else "waiting for its parent",
+        )
         self.scores: dict[str, Any] = {}
         self.below = self._open_below() if self.node.children else None
         children = Queues() if self.below is None else Wires(self.below, self.node.children)
@@ -62,7 +69,7 @@ class Node:
     def _go_on(self) -> None:
         """Go on from what the disk has, or begin; how often the node was started is on the disk before it says a word."""
         machine, data = self.machine, self.disk.read()
-        told = {"starts": 0, "samples": {}} if data is None else unpack(machine, data)
+        told: dict[str, Any] = {"starts": 0, "samples": {}} if data is None else unpack(machine, data)
         machine.starts = told["starts"] + 1
         self.samples = {int(child): count for child, count in told["samples"].items()}
         self.told = told
@@ -94,7 +101,38 @@ class Node:
             on_call=lambda child, data: None,
             operator=node.operator,
             on_operate=self.operate if node.operator else None,
+            revoked=self._revoked(),
         )
+
+    def _revoked(self, listed: str | None = None) -> frozenset[int]:
+        """Return the serial numbers of revoked certificates: from a list that just came, which is kept, or the one that is."""
+        path = self.kit.folder / REVOKED
+        if listed is not None:
+            assert self.kit.identity is not None
+            found = read_revoked(
+                listed.encode(), self.kit.identity.authority
+            )  # refuses what this authority did not sign
+            path.write_text(listed, encoding="ascii")
+            return found
+        if not path.exists() or self.kit.identity is None:
+            return frozenset()
+        return read_revoked(path.read_bytes(), self.kit.identity.authority)
+
+    def revoke(self, told: dict[str, Any]) -> int:
+        """Shut a node out wherever it is below this one; return how many nodes heard of it."""
+        if self.below is None or self.kit.identity is None:
+            return 0
+        serials = self._revoked(str(told["crl"]))
+        numbers = {child.id: number for number, child in enumerate(self.node.children)}
+        if (number := numbers.get(str(told["id"]))) is not None:
+            self.below.expel(str(told["id"]), serials)
+            self.out.add(number)
+            self.journal.line(f"{self.node.children[number].name} is revoked")
+        reached = 1
+        for child in self.node.children if self.node.tier > 1 else ():
+            answer = self.below.call(child.id, json.dumps(told).encode(), 5.0)
+            reached += int(json.loads(answer).get("reached", 0)) if answer else 0
+        return reached
 
     def operate(self, data: bytes) -> bytes:
         """Answer the operator."""
@@ -127,7 +165,9 @@ class Node:
             self.samples[child] = samples
             self._count_samples()
             if before:
-                self.journal.line(f"{self.node.children[child].name} has {samples} training samples now; it had {before}")
+                self.journal.line(
+                    f"{self.node.children[child].name} has {samples} training samples now; it had {before}"
+                )
 
     def _count_samples(self) -> None:
         """Write the samples of the children, and their sum, where programs look."""
@@ -141,12 +181,12 @@ class Node:
         """Listen until all children are ready, or those that never came are waited for no more; return whether they are."""
         if self.below is None:
             return True
-        if len(self.ready) == len(self.node.children):
+        everybody = set(range(len(self.node.children))) - self.out
+        if everybody <= self.ready:
             return True
         self.machine.desk.listen(0.1)
         waited = time.monotonic() - self.began
-        enough = self.node.begin_after is not None and waited > self.node.begin_after and bool(self.ready)
-        return len(self.ready) == len(self.node.children) or enough
+        return self.node.begin_after is not None and waited > self.node.begin_after and bool(self.ready)
 
     def close(self) -> None:
         """Close the ends of all links."""
@@ -195,7 +235,11 @@ class Node:
                 told = None
             found[id_] = told if isinstance(told, dict) else {"phase": "does not answer"}
 
-        threads = [threading.Thread(target=one, args=(child.id,), daemon=True) for child in self.node.children if child.id in there]
+        threads = [
+            threading.Thread(target=one, args=(child.id,), daemon=True)
+            for child in self.node.children
+            if child.id in there
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -271,6 +315,8 @@ class Worker(Node):
         told = json.loads(data)
         if told.get("do") == "status":
             return json.dumps(self.status(float(told.get("seconds", 1.0)))).encode()
+        if told.get("do") == "revoke":
+            return json.dumps({"reached": self.revoke(told)}).encode()
         return b"{}"
 
     def _next(self, seconds: float) -> tuple[float, bytes] | None:
@@ -295,7 +341,9 @@ class Worker(Node):
                 continue
             cancelled |= {word.address} if word.kind == "cancel" else set()
             words.append((since, data, word))
-        self._waiting = deque((since, data) for since, data, word in words if word.kind != "cancel" and word.address not in cancelled)
+        self._waiting = deque(
+            (since, data) for since, data, word in words if word.kind != "cancel" and word.address not in cancelled
+        )
         for _, _, word in words:
             if word.kind != "cancel" and word.address in cancelled:
                 self._refuse(word, "nobody waited for it any more")
@@ -316,7 +364,9 @@ class Worker(Node):
     def _answer(self, since: float, data: bytes) -> None:
         """Work on a message and reply; whatever goes wrong is told to the parent, and the node goes on."""
         word = decode(data, limit=self.node.limit)
-        self.phase = {"ask": f"round {word.round + 1} of {word.rounds}", "evaluate": "evaluating"}.get(word.kind, word.kind)
+        self.phase = {"ask": f"round {word.round + 1} of {word.rounds}", "evaluate": "evaluating"}.get(
+            word.kind, word.kind
+        )
         try:
             reply = self.machine.answer(data, since)
         except Forgotten as error:
@@ -325,7 +375,9 @@ class Worker(Node):
             self._refuse(word, str(error))
         except Diverged as error:
             self._refuse(word, str(error), reason=BAD)
-        except Exception as error:  # a node must not die of one message: its parent goes on without it, and it with the next
+        except (
+            Exception
+        ) as error:  # a node must not die of one message: its parent goes on without it, and it with the next
             self.journal.event("failed", self.node.name, f"{type(error).__name__}: {error}")
             self._refuse(word, f"{type(error).__name__}: {error}"[:500])
         else:
@@ -342,7 +394,8 @@ class Worker(Node):
             except OSError as error:
                 self.journal.event("failed", self.node.name, f"its model cannot be saved: {error}")
         if word.kind == "end":
-            self.journal.line("the training is over")
+            failed = word.body.get("failed") if isinstance(word.body, dict) else None
+            self.journal.line(f"the training failed: {failed}" if failed else "the training is over")
             self._ended = True
 
     def _save(self, word: Envelope) -> None:
@@ -355,4 +408,6 @@ class Worker(Node):
     def _refuse(self, word: Envelope, text: str, *, reason: int = NO_ANSWER, forgotten: bool = False) -> None:
         told = {"reason": reason, "text": text, "forgotten": forgotten}
         if word.kind in ("ask", "evaluate", "end"):
-            self.above.send(encode(Envelope(kind="error", round=word.round, path=word.path, starts=word.starts, body=told)))
+            self.above.send(
+                encode(Envelope(kind="error", round=word.round, path=word.path, starts=word.starts, body=told))
+            )

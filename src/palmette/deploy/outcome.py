@@ -32,12 +32,16 @@ class History:
 
     Args:
         kit: The server's kit.
+
+    Attributes:
+        metrics: The rows so far.
+        seconds: How long the rounds took in all, as far as this process knows.
     """
 
     def __init__(self, kit: Kit) -> None:
         self._files = Files(kit.folder / STATE)
         self._tree, self._last = kit.tree, kit.config.rounds
-        self.metrics = Metrics()
+        self.metrics, self.seconds = Metrics(), 0.0
         if self._files.has(_HISTORY):
             table = self._files.read_table(_HISTORY, SCHEMA)
             self.metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
@@ -51,7 +55,9 @@ class History:
         """Keep what was measured after a round; what was measured after it before, by a server that crashed, goes."""
         rows = self.metrics.rows
         keep = [done < round_ for done in rows["round"]]
-        self.metrics = Metrics({name: [value for value, stays in zip(column, keep, strict=True) if stays] for name, column in rows.items()})
+        self.metrics = Metrics(
+            {name: [value for value, stays in zip(column, keep, strict=True) if stays] for name, column in rows.items()}
+        )
         nobody = torch.zeros(self._tree.devices, dtype=torch.bool)
         self.metrics.record(
             found,
@@ -84,7 +90,11 @@ def write_run(kit: Kit, setup: Setup, machine: Machine, history: History, ended:
     introduce(folder, mine, mine, (kit.folder / CONFIG).read_bytes())
     folder.log(f"a federation on {kit.tree.devices} devices; no samples left them")
     config = kit.config
-    model: dict[str, object] = {"name": config.model.name, "shape": list(kit.node.data.shape), "classes": kit.node.data.classes}
+    model: dict[str, object] = {
+        "name": config.model.name,
+        "shape": list(kit.node.data.shape),
+        "classes": kit.node.data.classes,
+    }
     row = machine.state["model"]
     _write(folder, setup, row, {"nodes": [setup.name], "model": model})
     if outline := setup.algorithm.outline(setup.tree, config.rounds):
@@ -95,8 +105,9 @@ def write_run(kit: Kit, setup: Setup, machine: Machine, history: History, ended:
     folder.write_table(EVALUATION, traffic_table([list(row.values()) for row in machine.evaluated.rows()]))
     if len(ended["record"]):
         folder.write_table(ABSENCES, absences_table(ended["record"], setup.tree))
-    steps = {"device_steps": 0, "device_steps_per_second": 0.0, "adapt_steps": 0, "threads": 1}
-    folder.write_json(TIMINGS, {"seconds": {}, **steps})
+    seconds = max(history.seconds, 1e-9)
+    steps = {"device_steps": machine.device_steps, "device_steps_per_second": round(machine.device_steps / seconds, 1)}
+    folder.write_json(TIMINGS, {"seconds": {"rounds": history.seconds}, **steps, "adapt_steps": 0, "threads": 1})
     folder.write_table(METRICS, history.metrics.table())
     folder.close(keep_state=False)
     folder.unlock()

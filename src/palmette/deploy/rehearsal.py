@@ -48,7 +48,7 @@ def rehearse(whole: Simulation, config: RunConfig) -> Rehearsed:
     widest = 0
     for _ in range(trial.rounds):
         trial.step()
-    per_round = {tier: 1 for tier in range(tree.tiers)}
+    per_round = dict.fromkeys(range(tree.tiers), 1)
     for (_, tier), entry in trial.ledger.entries.items():
         per_round[tier] = max(per_round[tier], entry.exchanges)
         widest = max(widest, entry.bytes_down // max(1, entry.exchanges), entry.bytes_up // max(1, entry.exchanges))

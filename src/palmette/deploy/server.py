@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -60,6 +61,10 @@ class Server(Node):
             if not stop.is_set():
                 self._finish()
                 stop.wait(_LINGER)
+        except PalmetteError as error:
+            self.journal.line(f"the training failed: {error}")
+            self.machine.end(replace(self._start("end"), body={"failed": str(error)}))
+            raise
         finally:
             self.close()
 
@@ -81,6 +86,7 @@ class Server(Node):
         self.round += 1
         self._keep_trying(stop)
         seconds = time.monotonic() - began
+        self._history.seconds += seconds
         told = ""
         if self.round % self._every == 0 or self.round in (1, self.rounds):
             told = self._evaluate()
@@ -130,6 +136,9 @@ class Server(Node):
             raise PalmetteError("the operator's message makes no sense") from None
         if do == "status":
             status = self.status(float(told.get("seconds", 3.0)))
-            return json.dumps({**status, "federation": self.node.federation, "rounds": self.rounds, "result": self.result}).encode()
+            return json.dumps(
+                {**status, "federation": self.node.federation, "rounds": self.rounds, "result": self.result}
+            ).encode()
+        if do == "revoke":
+            return json.dumps({"reached": self.revoke(told)}).encode()
         raise PalmetteError(f"the server does not know how to {str(do)[:40]!r}")
-

@@ -59,7 +59,7 @@ class Machine:
         starts: How often it was started.
         ledger: What crossed the link to its children.
         evaluated: What crossed it for evaluation.
-        device_steps: Gradient steps it took, in vain or not.
+        device_steps: Gradient steps it took, in vain or not; of a node with children those that it heard of.
         on_kept: Is called when there is a new state, before the reply that belongs to it leaves.
     """
 
@@ -285,6 +285,7 @@ class Machine:
             reply = self._failed(child, delivery, reply)
         if isinstance(reply, int):
             return delivery.nothing(reply)
+        self.device_steps += reply.steps
         ended = torch.tensor([reply.time]) if self.setup.pace is not None else None
         try:
             arrival = delivery.receive(reply.body, ended)
@@ -351,7 +352,7 @@ class Machine:
         """Tell all below that the training is over; return who was absent when, and what crossed the links below."""
         if not self.setup.children:
             return {}
-        bodies = self.ask_all(ask, None)
+        bodies = self.ask_all(ask, ask.body)
         records, traffic = [self.now.record.table()], [table_of(self.ledger)]
         for child, body in bodies.items():
             if not isinstance(body, Mapping) or "record" not in body:

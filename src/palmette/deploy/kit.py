@@ -154,8 +154,9 @@ class Kit:
             raise BadInput(f"{folder} is no kit of a node: cannot read its {NODE} ({error.strerror})") from None
         except (ValueError, BadInput) as error:
             raise BadInput(f"{folder / NODE} is damaged ({error}); make the kit again") from None
-        if told.get("format") != FORMAT:
-            raise BadInput(f"{folder / NODE} has the format {shown(told.get('format'))}; this Palmette reads {FORMAT}")
+        version = told.get("format") if isinstance(told, dict) else None
+        if version != FORMAT:
+            raise BadInput(f"{folder / NODE} has the format {shown(version)}; this Palmette reads {FORMAT}")
         try:
             self.node = NodeFile.model_validate(told)
         except ValidationError as error:

@@ -77,9 +77,9 @@ def make_kits(federation: Federation, folder: Path, *, plain: bool = False) -> K
         raise BadInput("these data have devices that are kept out of training, which a federation does not have")
     config = config.on(whole.population, whole.algorithm)
     resolved = config.resolved(whole.algorithm, whole.population, whole.task, whole.learner.backend.name)
-    if resolved.given:
+    if objects := sorted(set(resolved.given) - {"data"}):
         raise BadInput(
-            f"the {', '.join(resolved.given)} of this run cannot be made again from a file, so the nodes could not have it"
+            f"the {', '.join(objects)} of this run cannot be made again from a file, so the nodes could not have it"
         )
     tree = whole.tree
     places = federation.places(tree)

@@ -34,6 +34,7 @@ _TICK, _FROZEN = (
     1.5,
 )  # seconds between signs of life of the process itself, and without one after which it was stopped
 _CALM = 0.2  # seconds that a process which was stopped gives the network to bring what came meanwhile
+_RETURN = 5.0  # seconds for which a node that was started again waits for all of its children
 _FIRST = 1 << 40  # where numbers of states begin at most, so that a disk that was lost is not taken for the one before
 
 
@@ -185,8 +186,8 @@ class Node:
         if everybody <= self.ready:
             return True
         self.machine.desk.listen(0.1)
-        waited = time.monotonic() - self.began
-        return self.node.begin_after is not None and waited > self.node.begin_after and bool(self.ready)
+        limit = _RETURN if self.machine.now.round >= 0 else self.node.begin_after
+        return limit is not None and time.monotonic() - self.began > limit and bool(self.ready)
 
     def close(self) -> None:
         """Close the ends of all links."""

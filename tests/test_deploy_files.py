@@ -1,0 +1,279 @@
+"""The files of a federation: its description, the kits of its nodes, what nodes keep on their disks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from palmette.algorithms import PerMFL
+from palmette.deploy.federation import Federation, read_federation
+from palmette.deploy.keeping import Disk, packed, unpack
+from palmette.deploy.kit import CERTIFICATE, KEY, NODE, Kit
+from palmette.deploy.kits import Kits, make_kits
+from palmette.engines.machine import Forgotten, Machine
+from palmette.engines.setup import setup_of
+from palmette.engines.simulate import Simulation
+from palmette.engines.snapshot import Remembered
+from palmette.errors import BadInput
+from palmette.links import Link
+from palmette.links.codecs import Codec
+from palmette.links.post import Post
+from palmette.links.wire import Envelope, decode, encode
+from problems import regression, task_of
+
+RUN: dict[str, Any] = {
+    "algorithm": "permfl",
+    "rounds": 2,
+    "tree": {"oslo": ["a", "b"], "lima": ["c"]},
+    "settings": {"team_steps": 2, "local_steps": 2, "alpha": 0.1},
+    "data": {"name": "digits"},
+}
+
+
+def federation(**changed: Any) -> Federation:
+    return Federation(**{"name": "trial", "addresses": "local", "run": RUN, **changed})
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Kits:
+    return make_kits(federation(), tmp_path_factory.mktemp("kits") / "made")
+
+
+# -- the description ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"deadlines": 3}, "unknown key 'deadlines'; did you mean 'deadline'"),
+        ({"deadline": -1}, "deadline"),
+        ({"engine": "carrier-pigeon"}, "engine"),
+        ({"addresses": {"server": "x:1", "oslo": "x:2"}}, "leaves out 'lima'"),
+        ({"addresses": {"server": "x:1", "oslo": "x:2", "lima": "x"}}, "addresses.lima = 'x' is no address"),
+        ({"addresses": {"server": "x:1", "oslo": "x:2", "lime": "x:3"}}, "there is no node 'lime'"),
+        ({"run": {**RUN, "loss": 0.1}}, "loss simulate"),
+        ({"run": {**RUN, "links": {"devices": {"lost": 0.1}}}}, "faults of links"),
+        ({"run": {**RUN, "clock": {"preset": "edge"}}}, "clock"),
+        ({"run": {**RUN, "rounds": 0}}, "rounds"),
+        ({"run": {**RUN, "algorithm": "permlf"}}, "permfl"),
+        ({"run": {**RUN, "data": {"name": "digits", "unseen": 0.3}}}, "unseen"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_description_that_cannot_be_is_refused_in_a_sentence(
+    tmp_path: Path, change: dict[str, Any], told: str
+) -> None:
+    import tomli_w
+
+    file = tmp_path / "federation.toml"
+    file.write_text(tomli_w.dumps({"name": "trial", "addresses": "local", "run": RUN, **change}))
+    with pytest.raises(BadInput) as error:
+        make_kits(read_federation(file), tmp_path / "kits")
+    assert told in str(error.value)
+    assert not (tmp_path / "kits").exists()
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="there is no config file"):
+        read_federation(tmp_path / "none.toml")
+
+
+# -- kits --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_node_has_a_kit_with_its_own_key_and_nobody_elses(kits: Kits) -> None:
+    assert sorted(path.name for path in kits.nodes.values()) == ["a", "b", "c", "lima", "oslo", "server"]
+    keys = {path.name: (path / KEY).read_bytes() for path in kits.nodes.values()}
+    assert len(set(keys.values())) == 6
+    for path in kits.nodes.values():
+        assert (path / KEY).stat().st_mode & 0o077 == 0
+        others = [key for name, key in keys.items() if name != path.name]
+        content = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+        assert not any(key in content for key in others)
+
+
+def test_a_device_is_told_of_itself_and_those_above_it_alone(kits: Kits) -> None:
+    told = (kits.nodes[0, 0] / NODE).read_text()
+    assert '"a"' in told
+    assert '"oslo"' in told
+    assert not any(f'"{name}"' in told for name in ("b", "c", "lima"))
+    assert json.loads((kits.nodes[1, 1] / NODE).read_text())["parent"]["name"] == "server"
+
+
+def test_a_kit_makes_the_machine_that_the_simulation_has(kits: Kits) -> None:
+    setup = Kit(kits.nodes[0, 1]).setup()
+    whole = setup_of(kits.whole, 0, 1)
+    assert setup.learner is not None
+    assert whole.learner is not None
+    assert torch.equal(setup.learner.population.x, whole.learner.population.x)
+    assert torch.equal(setup.initial, whole.initial)
+    assert [one.tolist() for one in setup.samples] == [one.tolist() for one in whole.samples]
+    assert setup.learner.backend.name == kits.whole.learner.backend.name
+
+
+def test_parents_wait_longer_than_all_their_children_may_take(kits: Kits) -> None:
+    team, server = (Kit(kits.nodes[place]).node.deadline for place in ((1, 0), (2, 0)))
+    assert team == 60
+    assert server is not None
+    assert server > 2 * team  # two exchanges with the devices in one with the server
+
+
+def test_a_folder_that_has_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kits").mkdir()
+    (tmp_path / "kits" / "precious").touch()
+    with pytest.raises(BadInput, match="is there already"):
+        make_kits(federation(), tmp_path / "kits")
+    assert (tmp_path / "kits" / "precious").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [(NODE, b"{"), (NODE, b'{"format": 9}'), (NODE, b"[]"), (CERTIFICATE, None)]
+)
+def test_a_kit_that_is_damaged_is_refused(kits: Kits, tmp_path: Path, name: str, content: bytes | None) -> None:
+    import shutil
+
+    folder = tmp_path / "kit"
+    shutil.copytree(kits.nodes[0, 0], folder)
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    with pytest.raises(BadInput):
+        _ = Kit(folder).identity
+
+
+# -- samples of one's own ----------------------------------------------------------------------------------------------
+
+ROWS = "size,colour,good\n" + "".join(
+    f"{i % 7},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}\n" for i in range(40)
+)
+
+
+def own(tmp_path: Path) -> Kits:
+    example = tmp_path / "example.csv"
+    device = [f"x{i % 4}" for i in range(41)]
+    lines = ROWS.splitlines()
+    example.write_text("\n".join([f"device,{lines[0]}", *(f"{device[i]},{line}" for i, line in enumerate(lines[1:]))]))
+    run = {**RUN, "data": {"name": str(example), "device": "device", "label": "good"}}
+    return make_kits(federation(run=run, data="own"), tmp_path / "kits")
+
+
+def test_a_device_reads_its_own_table_as_the_example_was_read(tmp_path: Path) -> None:
+    kits = own(tmp_path)
+    mine = tmp_path / "mine.csv"
+    mine.write_text(ROWS)
+    setup = Kit(kits.nodes[0, 2], mine).setup()
+    assert setup.learner is not None
+    assert setup.learner.population.shape == kits.whole.population.shape
+    assert setup.samples[0].tolist() == [30]
+    assert not list(kits.nodes[0, 2].glob("data*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "say where they are"),
+        ("size,colour,good\n1,red,maybe\n2,blue,no\n", "maybe"),
+        ("device,size,colour,good\np,1,red,yes\np,1,blue,no\nq,2,red,no\nq,2,blue,yes\n", "of 2 devices"),
+        ("size,good\n1,yes\n2,no\n", "colour"),
+    ],
+)
+def test_samples_that_do_not_fit_the_federation_are_refused(tmp_path: Path, content: str | None, told: str) -> None:
+    kits, path = own(tmp_path), None
+    if content is not None:
+        path = tmp_path / "mine.csv"
+        path.write_text(content)
+    with pytest.raises(BadInput, match=told):
+        Kit(kits.nodes[0, 0], path).setup()
+
+
+# -- what nodes keep ---------------------------------------------------------------------------------------------------
+
+
+def test_the_disk_has_what_was_written_last_whatever_happens_to_the_other_file(tmp_path: Path) -> None:
+    Disk(tmp_path).write(b"zero")
+    disk = Disk(tmp_path)
+    assert disk.read() == b"zero"
+    disk.write(b"one")
+    disk.write(b"two")
+    assert Disk(tmp_path).read() == b"two"
+    newest = next(path for path in tmp_path.iterdir() if b"two" in path.read_bytes())
+    data = newest.read_bytes()
+    for damaged in (data[:-1], data[:3], b"", bytes([data[0] ^ 1]) + data[1:]):
+        newest.write_bytes(damaged)
+        assert Disk(tmp_path).read() == b"one"
+
+
+def test_a_disk_that_is_full_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path)
+    disk.write(b"one")
+    disk.write(b"two")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            disk.write(b"three")
+    assert Disk(tmp_path).read() in (b"two", b"three")
+    disk.write(b"four")
+    assert Disk(tmp_path).read() == b"four"
+
+
+def _machine(links: dict[int, Link]) -> Machine:
+    people = regression("1x1")
+    return Machine(setup_of(Simulation(PerMFL(), people, task_of(people), rounds=3, links=links), 0, 0))
+
+
+def test_a_machine_goes_on_from_its_disk_as_if_it_had_never_stopped() -> None:
+    links = {0: Link(down=Codec.parse("delta+int8"), up=Codec.parse("int8"))}
+    whole, crashing = _machine(links), _machine(links)
+    base, rows = -1, torch.zeros(1, 3)
+    sender = Post(links[0].down, links[0].up, Remembered(), whole.setup.layout)
+    for number in range(4):
+        sent = sender.send("down", rows + number, torch.zeros(1, dtype=torch.int64))
+        message = encode(Envelope(rounds=3, path=(number,), base=base, body=sent.on_the_wire()))
+        expected, found = whole.answer(message), crashing.answer(message)
+        assert expected == found
+        kept = packed(crashing, {"starts": number})
+        crashing = _machine(links)
+        assert unpack(crashing, kept) == {"starts": number}
+        assert crashing.answer(message) == expected  # what was answered is not worked on again
+        assert expected is not None
+        base = decode(expected).version
+    assert all(torch.equal(rows, crashing.state[name]) for name, rows in whole.state.items())
+
+
+def test_a_state_that_is_gone_is_told_and_not_made_up() -> None:
+    machine = _machine({})
+    with pytest.raises(Forgotten, match="has no state number 5"):
+        machine.answer(encode(Envelope(rounds=3, base=5, body=torch.zeros(1, 3))))
+
+
+def test_a_reply_that_cannot_be_kept_is_never_sent_and_leaves_no_trace() -> None:
+    machine = _machine({})
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    message = encode(Envelope(rounds=3, body=torch.zeros(1, 3)))
+    machine.on_kept = full
+    with pytest.raises(OSError, match="No space"):
+        machine.answer(message)
+    assert not machine.took_part
+    machine.on_kept = lambda: None
+    assert machine.answer(message) == _machine({}).answer(message)
+
+
+def test_a_parent_that_was_started_again_may_ask_the_same_once_more() -> None:
+    machine = _machine({})
+    first = machine.answer(encode(Envelope(rounds=3, path=(4,), body=torch.zeros(1, 3))))
+    again = encode(Envelope(rounds=3, path=(0,), starts=(1,), body=torch.zeros(1, 3)))
+    assert first is not None
+    assert machine.answer(encode(Envelope(rounds=3, path=(0,), body=torch.zeros(1, 3)))) is None  # outdated
+    assert machine.answer(again) is not None

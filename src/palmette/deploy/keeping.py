@@ -14,14 +14,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from palmette.engines.machine import Machine
 from palmette.engines.snapshot import Remembered, Snapshot
 from palmette.errors import PalmetteError
+from palmette.links.codecs.payload import raw_bytes
 from palmette.links.ledger import ledger_of, table_of
 from palmette.links.office import Counters
 from palmette.links.record import Record
@@ -108,19 +107,41 @@ def packed(machine: Machine, told: dict[str, Any]) -> bytes:
     }
     if where != "now":
         tensors = {name: value for name, value in tensors.items() if not name.startswith("now/")}
-    tensors = {
-        name: value.clone() if value.numel() else value.new_zeros(value.shape) for name, value in tensors.items()
-    }
-    return safetensors.torch.save(tensors, {"about": json.dumps(about)})
+    return _joined(tensors, about)
+
+
+def _joined(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
+    """Return tensors and plain data as bytes: the length of a header, the header as JSON, then the tensors' own bytes.
+
+    A node writes this before every reply, of small tensors mostly, for which safetensors takes four times as long.
+    """
+    blobs = [raw_bytes(value.detach().cpu().contiguous()).tobytes() for value in tensors.values()]
+    listed = [
+        [name, str(value.dtype).removeprefix("torch."), list(value.shape), len(blob)]
+        for (name, value), blob in zip(tensors.items(), blobs, strict=True)
+    ]
+    header = json.dumps({"about": about, "tensors": listed}).encode()
+    return b"".join([len(header).to_bytes(8, "little"), header, *blobs])
+
+
+def _parted(data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return tensors and plain data that were joined."""
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    tensors = {}
+    for name, kind, shape, length in header["tensors"]:
+        raw = torch.frombuffer(bytearray(data[end : end + length] or b"\0"), dtype=torch.uint8)
+        dtype = getattr(torch, kind)
+        tensors[name] = raw.view(dtype).reshape(shape) if length else torch.empty(shape, dtype=dtype)
+        end += length
+    return tensors, header["about"]
 
 
 def unpack(machine: Machine, data: bytes) -> dict[str, Any]:
     """Let a machine go on from bytes, and return what else was kept."""
     try:
-        tensors = safetensors.torch.load(data)
-        size = int.from_bytes(data[:8], "little")
-        about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["about"])
-    except (SafetensorError, ValueError, KeyError) as error:
+        tensors, about = _parted(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise PalmetteError(f"the kept state of {machine.setup.name!r} cannot be read: {error}") from None
     numbers = {name.partition("/")[0] for name in tensors if "/" in name}
     snapshots = {

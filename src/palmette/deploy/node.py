@@ -268,7 +268,7 @@ class Worker(Node):
         self._ended = False
         self._gathered = not node.children
         self._tick = time.monotonic()
-        self._waiting: deque[tuple[float, bytes]] = deque()
+        self._waiting: deque[tuple[float, Envelope]] = deque()
         self.above = Above(
             node.parent.address,
             kit.identity,
@@ -320,34 +320,22 @@ class Worker(Node):
             return json.dumps({"reached": self.revoke(told)}).encode()
         return b"{}"
 
-    def _next(self, seconds: float) -> tuple[float, bytes] | None:
+    def _next(self, seconds: float) -> tuple[float, Envelope] | None:
         """Return the next message that is worth working on, with the time when it came; none after a while.
 
         An ask that its parent has cancelled is left out. A process that was stopped first hears what was said meanwhile.
         """
         self._take(seconds)
-        if not self._waiting:
-            return None
-        if time.monotonic() - self._tick > _FROZEN:
+        if self._waiting and time.monotonic() - self._tick > _FROZEN:
             time.sleep(_CALM)
         while self._take(0.0):
             pass
-        cancelled = set()
-        words = []
-        for since, data in self._waiting:
-            try:
-                word = decode(data, limit=self.node.limit)
-            except WireError as error:
-                self.journal.event("damaged", self._name_of(""), str(error))
-                continue
-            cancelled |= {word.address} if word.kind == "cancel" else set()
-            words.append((since, data, word))
-        self._waiting = deque(
-            (since, data) for since, data, word in words if word.kind != "cancel" and word.address not in cancelled
-        )
-        for _, _, word in words:
-            if word.kind != "cancel" and word.address in cancelled:
-                self._refuse(word, "nobody waited for it any more")
+        cancelled = {word.address for _, word in self._waiting if word.kind == "cancel"}
+        if cancelled:
+            for _, word in self._waiting:
+                if word.kind != "cancel" and word.address in cancelled:
+                    self._refuse(word, "nobody waited for it any more")
+            self._waiting = deque((since, word) for since, word in self._waiting if word.address not in cancelled)
         return self._waiting.popleft() if self._waiting else None
 
     def _take(self, seconds: float) -> bool:
@@ -359,17 +347,20 @@ class Worker(Node):
         if mail is None:
             self._ended = True
             return False
-        self._waiting.append(mail)
+        try:
+            self._waiting.append((mail[0], decode(mail[1], limit=self.node.limit)))
+        except WireError as error:
+            assert self.node.parent is not None
+            self.journal.event("damaged", self.node.parent.name, str(error))
         return True
 
-    def _answer(self, since: float, data: bytes) -> None:
+    def _answer(self, since: float, word: Envelope) -> None:
         """Work on a message and reply; whatever goes wrong is told to the parent, and the node goes on."""
-        word = decode(data, limit=self.node.limit)
         self.phase = {"ask": f"round {word.round + 1} of {word.rounds}", "evaluate": "evaluating"}.get(
             word.kind, word.kind
         )
         try:
-            reply = self.machine.answer(data, since)
+            reply = self.machine.answer_to(word, since)
         except Forgotten as error:
             self._refuse(word, str(error), forgotten=True)
         except Expired as error:

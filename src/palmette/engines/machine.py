@@ -100,17 +100,21 @@ class Machine:
 
     # -- answering the parent ------------------------------------------------------------------------------------------
 
-    def answer(self, message: bytes, since: float | None = None) -> bytes | None:
-        """Work on one message and return the reply: the stored one if it is repeated, none if it is damaged or outdated.
-
-        Args:
-            message: The message.
-            since: When it arrived, by `time.monotonic`; now by default.
-        """
+    def answer(self, message: bytes) -> bytes | None:
+        """Work on one message and return the reply: the stored one if it is repeated, none if it is damaged or outdated."""
         try:
             ask = decode(message, limit=self.limit)
         except WireError:
             return None
+        return self.answer_to(ask)
+
+    def answer_to(self, ask: Envelope, since: float | None = None) -> bytes | None:
+        """Work on one message as `answer` does.
+
+        Args:
+            ask: The message.
+            since: When it arrived, by `time.monotonic`; now by default.
+        """
         if ask.kind not in ("ask", "evaluate", "end"):
             return None
         self._until = None

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise
+.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed
 
 setup: .venv/ready
 
@@ -130,6 +130,11 @@ prove-donors: .venv/ready
 prove-writers: export PALMETTE_DATA ?= ../shared/data
 prove-writers: .venv/ready
 	.venv/bin/python proofs/writers.py $(or $(FOLDER),$$(mktemp -d))
+
+# A federation of 12 real processes: every method held against the simulation, faults replayed, how fast a round is.
+prove-federation-parity prove-federation-storm prove-federation-speed: export PALMETTE_DATA ?= ../shared/data
+prove-federation-parity prove-federation-storm prove-federation-speed: .venv/ready
+	.venv/bin/python proofs/$(subst -,_,$(@:prove-%=%)).py
 
 prove-compare: .venv/ready
 	.venv/bin/python proofs/compare.py $$(mktemp -d)

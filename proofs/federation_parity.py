@@ -1,7 +1,7 @@
 """Every method on tiers over real links: 12 processes under mutual TLS, and the simulation's bits.
 
-``python proofs/federation_parity.py [NAME ...]``: each method with everybody taking part, and with two of three teams and half of
-their devices. The result goes into docs/deployment.md when all were run.
+``python proofs/federation_parity.py [NAME ...]``: each method with everybody taking part, and with two of three teams and half
+of their devices. The result goes into docs/deployment.md when all were run.
 """
 
 from __future__ import annotations

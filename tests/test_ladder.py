@@ -385,3 +385,12 @@ def test_a_theorem_wants_numbers() -> None:
     run = Simulation(method, people, make_task("linear", people.shape, None), rounds=1)
     with pytest.raises(BadInput, match="pulls that are numbers"):
         theory.check(run)
+
+
+def test_a_pull_below_zero_is_refused_with_what_is_allowed() -> None:
+    with pytest.raises(
+        BadInput, match=r"greater than or equal to 0 or should be one value per node name, written \{name=value\}"
+    ):
+        algorithm("ladder", lam=-1)
+    with pytest.raises(BadInput, match=r"or should be a list or should be one value per node name"):
+        algorithm("ladder", gamma=-1)

@@ -110,6 +110,7 @@ def test_the_command_runs_the_study_and_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "advise-quick" / "classic" / "linear-teams-0.json").stat().st_mtime_ns == before
     shown = CliRunner().invoke(app, words[:-1])
     assert "Regret" in shown.output
+    assert "1 population with 1 seed" in shown.output
 
 
 def test_a_population_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ LADDERS = {
     "directions": {"directions": True, "survey": "sums"},
 }
 AUTO = {"lam": "auto", "gamma": "auto"}
-TABLE |= {f"{name}-auto": algorithm(name, **SMALL[name], **AUTO) for name in ("permfl", "pfedmt", "l2gd", "l2gd-coin")}
+TABLE |= {f"{name}-auto": algorithm(name, **SMALL[name], **AUTO) for name in ("permfl", "l2gd")}
 TABLE |= {f"ladder-{name}": algorithm("ladder", **SMALL["ladder"], **given) for name, given in LADDERS.items()}
 # Programs of other shapes keep the same contract: coins and masks, stages.
 TABLE |= {kind.name: kind() for kind in (AsyncL2GD, TwoStages)}

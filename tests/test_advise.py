@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shlex
@@ -11,18 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from palmette.algorithms import algorithm
+from palmette.cli.advised import picture
 from palmette.cli.app import app
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.population import Population, make_population
 from palmette.studies.advising.advice import Advice
 from palmette.studies.advising.advisor import advise
-from palmette.studies.advising.calibrating import CONSTANTS, predict
+from palmette.studies.advising.calibrating import CONSTANTS, predict, unforeseen
 from palmette.studies.advising.predicting import SURROGATES, Foreseen, Held, foresee
 from palmette.studies.advising.recipes import costs, recipe
+from palmette.studies.advising.telling import not_first, percent, why
 from palmette.studies.advising.trying import confirm
 from palmette.task import make_task
 from palmette.theory.components import components_of
@@ -218,6 +222,85 @@ def test_a_device_that_is_unlike_all_others_is_told_that_it_would_do_better_alon
     assert float(gained[39]) > 2 * float(error[39])
     alike = advise(linear("4x10", (0.01, 0.01), train=10))
     assert alike.losers == ()
+
+
+@pytest.mark.parametrize(
+    ("steps", "local_steps", "word"),
+    [(20, 1, "fewer, models score less"), (100_000_000, 10, "200 to 4,000"), (400, 200, "at least 10 exchanges")],
+)
+def test_no_score_is_predicted_for_a_budget_far_from_those_studied(
+    digits: Population, turned: Advice, steps: int, local_steps: int, word: str
+) -> None:
+    found = advise(digits, steps=steps, local_steps=local_steps)
+    assert word in found.unforeseen
+    assert not found.predictions
+    assert found.personal.prediction is found.everybody.prediction is None
+    assert found.as_dict()["personal"]["predicted"] is None
+    assert set(found.ranked) == set(turned.ranked)
+    assert not turned.unforeseen
+    assert turned.ranked[0] == max(turned.predictions, key=lambda family: turned.predictions[family].score)
+
+
+@pytest.mark.parametrize("budget", [(200, 10), (4000, 10), (400, 1), (400, 40)])
+def test_scores_are_predicted_for_budgets_that_were_checked(budget: tuple[int, int]) -> None:
+    assert not unforeseen(*budget)
+
+
+def tiny(seed: int) -> Population:
+    random = np.random.default_rng(seed)
+    return Population.from_arrays(
+        random.normal(size=(16, 3)).astype("float32"),
+        np.array([0, 1] * 8),
+        device=np.repeat(np.arange(4), 4),
+        team=np.repeat(np.arange(2), 8),
+    )
+
+
+def test_no_family_is_predicted_to_score_less_than_chance() -> None:
+    found = [one for seed in range(6) for one in advise(tiny(seed)).predictions.values()]
+    assert min(one.score for one in found) == 0.5  # some would be below
+    assert all(one.low <= one.score <= one.high for one in found)
+
+
+def test_reasons_are_softer_where_there_is_a_doubt() -> None:
+    sure = components_of(people := seen(linear("6x6", (0.0, 0.0), train=60)), people.moments())[0]
+    unsure = replace(sure, doubts=("Little is known.",))
+    assert "there is nothing that" in why("nobody differs", replace(sure, doubts=()))
+    assert "As far as can be told" in why("nobody differs", unsure)
+    assert "there is nothing" not in why("nobody differs", unsure)
+
+
+def test_trees_without_teams_have_a_doubt_and_hear_nothing_of_teams() -> None:
+    found = advise(linear("12", (1.0,)))
+    assert any("no teams" in doubt for doubt in found.doubts)
+    assert found.personal.family.startswith("ladder")
+    assert "team" not in found.personal.why
+    assert not {"share", "team_steps"} & set(found.personal.recipe.settings)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(picture(found))
+    before = console.export_text().split("Doubts")[0]
+    assert "team" not in before
+    assert "gamma" not in before
+
+
+def test_words_are_counted_and_shares_written_in_one_way() -> None:
+    assert [percent(share) for share in (0.0, 0.004, 0.976)] == ["0 %", "less than 1 %", "98 %"]
+    found = advise(linear("3x2x6", (0.5, 0.0, 0.0), train=10, seed=3), steps=20)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(picture(found))
+    shown = console.export_text()
+    assert "inf and inf" not in shown
+    assert "gamma inf (the model above as it is)" in shown
+    assert "ladder, 1 round:" in shown
+    assert "98%" not in why("all own", replace(found.components, ratios=(1e3, 1.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("both", "less than they may be wrong"), ("only teams differ", "differences shown above"), ("tried", "trial")],
+)
+def test_the_note_says_why_the_advised_method_is_not_the_first(turned: Advice, reason: str, words: str) -> None:
+    assert words in not_first(replace(turned.personal, reason=reason))
 
 
 # -- what it costs -----------------------------------------------------------------------------------------------------

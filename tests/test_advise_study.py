@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import palmette as pm
 from palmette.cli.app import app
 from palmette.reproduce import own_names, read
+from palmette.reproduce.advising_plots import regrets
 from palmette.studies.advising.families import CONFIGURATIONS, FAMILIES, configurations
 from palmette.studies.advising.outcome import ADVISOR, LABELS, Foretold, Outcome
 from palmette.studies.advising.populations import CASES, case_of
@@ -68,6 +69,20 @@ def test_coverage_gains_and_costs_by_hand() -> None:
     assert found.cost(cases) == pytest.approx(0.05)
 
 
+def test_nothing_of_the_picture_of_regrets_lies_outside_it_and_all_means_can_be_told_apart() -> None:
+    kept = json.loads((Path(__file__).parents[1] / "docs" / "advise.json").read_text(encoding="utf-8"))
+    found = Outcome(scores={one["name"]: one["scores"] for one in kept["populations"]})
+    figure = regrets(found)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    for text in (axes.xaxis.label, *axes.texts, *axes.get_yticklabels()):
+        box = text.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.x1, text.get_text()
+    zero = axes.transData.transform((0, 0))[0]
+    means = [axes.transData.transform(one.get_offsets()[0])[0] for one in axes.collections[1::2]]
+    assert min(abs(mean - zero) for mean in means) > 5  # pixels
+
+
 def test_the_command_runs_the_study_and_goes_on(tmp_path: Path) -> None:
     words = [
         "reproduce",
@@ -95,6 +110,7 @@ def test_the_command_runs_the_study_and_goes_on(tmp_path: Path) -> None:
     assert (tmp_path / "advise-quick" / "classic" / "linear-teams-0.json").stat().st_mtime_ns == before
     shown = CliRunner().invoke(app, words[:-1])
     assert "Regret" in shown.output
+    assert "1 population with 1 seed" in shown.output
 
 
 def test_a_population_that_is_not_there_is_one_line(tmp_path: Path) -> None:

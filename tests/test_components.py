@@ -89,11 +89,11 @@ def test_nodes_that_do_not_differ_have_a_ratio_of_zero_and_an_infinite_pull() ->
     found = components(nested("5x8", (0.0, 0.0), samples=50, seed=2))
     assert found.shares[-1] > 0.99
     assert found.own < 0.1
+    # A ratio that is 0 in truth is found to be 0 about every second time; with this seed it is.
     same = components(nested("5x8", (1.0, 0.0), samples=50, seed=4))
-    assert same.ratios[1] < 0.01 * same.ratios[0]
-    if same.ratios[1] == 0:
-        assert math.isinf(same.gamma)
-        assert bool(same.pulls(1).isinf().all())
+    assert same.ratios[1] == 0 < same.ratios[0]
+    assert math.isinf(same.gamma)
+    assert bool(same.pulls(1).isinf().all())
 
 
 def test_evidence_is_the_restricted_likelihood_of_a_dense_covariance() -> None:

@@ -21,6 +21,8 @@ from palmette.reproduce.hierarchical import population as as_population
 from palmette.task import make_task
 from palmette.testing.problems import regression, simulate
 from palmette.theory import hlm
+from palmette.theory.components import components
+from test_components import nested
 
 QUIET: dict[str, Any] = {"batch_size": "full", "alpha": 0.2}
 
@@ -152,10 +154,13 @@ def surveyed(method: Any, people: Population, model: str = "linear", **options: 
     return run
 
 
-def pulls_of(run: Simulation, tier: int) -> torch.Tensor:
+def report_of(run: Simulation, tier: int) -> dict[str, torch.Tensor]:
     node = run.node(tier, torch.arange(run.tree.size(tier)))
-    state = run.stores[tier].read(node.ids)
-    return run.algorithm.report(node, state)["pull"].double()
+    return run.algorithm.report(node, run.stores[tier].read(node.ids))
+
+
+def pulls_of(run: Simulation, tier: int) -> torch.Tensor:
+    return report_of(run, tier)["pull"].double()
 
 
 @pytest.mark.parametrize("survey", ["moments", "sums"])
@@ -186,7 +191,7 @@ def test_the_ledger_counts_the_exchanges_that_the_outline_tells(tree: str, given
     people = regression(tree, samples=20)
     method = Ladder(local_steps=2, **given)
     run = surveyed(method, people)
-    server, lowest = Survey(method.survey, method.directions).exchanges(people.tree.top)
+    server, lowest = Survey(method.survey, method.directions).exchanges(people.tree)
     asked = {tier: entry.exchanges for (round_, tier), entry in run.ledger.entries.items() if round_ == 0}
     assert asked[people.tree.top] == server + 1  # and one of the round itself
     if people.tree.top > 1:
@@ -285,6 +290,74 @@ def test_directions_without_automatic_pulls_are_refused() -> None:
         simulate(Ladder(lam=1.0, gamma=1.0, share=0.5, directions=True), regression("2x2"), 1)
 
 
+# -- when there is a survey, and what a run says of it -----------------------------------------------------------------
+
+
+def test_pulls_that_are_all_given_need_no_survey_and_the_global_model_has_half_the_rounds() -> None:
+    people = regression("2x2")
+    method = Ladder(lam=1.0, gamma=1.0, local_steps=2)
+    run = simulate(method, people, 6)
+    assert not method.surveys
+    assert method.outline(people.tree, 6) == {"global_rounds": 3, "team_rounds": 3}
+    assert all(entry.exchanges <= 2 for (_, tier), entry in run.ledger.entries.items() if tier == people.tree.top)
+    assert "moments" not in run.stores[0].rows
+
+
+@pytest.mark.parametrize("pull", [1e30, 1e38])
+def test_a_huge_pull_of_teams_gives_them_no_turn(pull: float) -> None:
+    people = regression("2x2")
+    assert Ladder(lam=1.0, gamma=pull).outline(people.tree, 6) == {"global_rounds": 6, "team_rounds": 0}
+    run = surveyed(Ladder(gamma=pull, local_steps=2), people)
+    assert report_of(run, people.tree.top)["rounds_of_turn"].tolist() == [2]
+
+
+def test_the_outline_says_that_a_survey_asks_everybody_and_that_the_turns_come_later() -> None:
+    tree = pm.Tree.parse("2x2")
+    told = Ladder().outline(tree, 6)
+    assert "whatever the participation" in told["survey_asks"]
+    assert "rounds of turn" in told["turns"]
+    assert "whatever the participation" in algorithm("permfl", lam="auto").outline(tree, 6)["survey_asks"]
+    # With gamma and share given, the turns are known before anybody is asked.
+    known = Ladder(gamma=0.1, share=0.5).outline(tree, 6)
+    assert (known["global_rounds"], known["team_rounds"]) == (3, 3)
+    assert "survey_asks" in known
+    assert "turns" not in Ladder().outline(pm.Tree.parse("4"), 6)
+
+
+@pytest.mark.parametrize("tree", ["2x3", "2x2x2"])
+def test_the_turns_that_a_survey_found_are_reported(tree: str) -> None:
+    run = simulate(Ladder(local_steps=2), regression(tree, samples=20), 7)
+    rounds = [report_of(run, tier)["rounds_of_turn"] for tier in range(1, run.tree.tiers)]
+    assert sum(float(one.mean()) for one in rounds) == 7
+    assert all(len(one.unique()) == 1 for one in rounds)
+    assert rounds[-1].item() >= 1
+
+
+def test_nodes_with_an_infinite_pull_are_counted() -> None:
+    run = surveyed(Ladder(), drawn((1.0, 1e-12, 1.0), seed=1))
+    told = report_of(run, 0)
+    assert told["model_above_as_it_is"].tolist() == told["pull"].isnan().long().tolist()
+    assert int(told["model_above_as_it_is"].sum()) == run.tree.devices
+    assert int(report_of(run, 1)["model_above_as_it_is"].sum()) == 0
+
+
+@pytest.mark.parametrize("tree", ["12x1", "1x12", "10x4x1", "10x1x4"])
+@pytest.mark.parametrize("survey", ["moments", "sums"])
+def test_tiers_that_cannot_be_told_apart_are_held_together_as_in_the_advice(tree: str, survey: Any) -> None:
+    people = nested(tree, (0.5,) * pm.Tree.parse(tree).top, samples=20, seed=1)
+    run, found = surveyed(Ladder(survey=survey), people), components(people)
+    for tier in range(people.tree.top):
+        taken = bool(report_of(run, tier)["model_above_as_it_is"].all())
+        assert taken == (found.ratios[tier] == 0), tier
+        if not taken:
+            assert float(pulls_of(run, tier).mean()) == pytest.approx(found.pull(tier), rel=0.5)
+    asked = Survey(survey).carried(people.tree, run.task.layout)
+    for tier, (often, carried) in enumerate(asked):
+        entry = run.ledger.entries[0, tier + 1]
+        assert entry.exchanges == often + people.tree.size(tier + 1)
+        assert entry.bytes_up + entry.bytes_down == pytest.approx(carried, rel=0.2)
+
+
 # -- automatic pulls of other methods ----------------------------------------------------------------------------------
 
 
@@ -312,3 +385,12 @@ def test_a_theorem_wants_numbers() -> None:
     run = Simulation(method, people, make_task("linear", people.shape, None), rounds=1)
     with pytest.raises(BadInput, match="pulls that are numbers"):
         theory.check(run)
+
+
+def test_a_pull_below_zero_is_refused_with_what_is_allowed() -> None:
+    with pytest.raises(
+        BadInput, match=r"greater than or equal to 0 or should be one value per node name, written \{name=value\}"
+    ):
+        algorithm("ladder", lam=-1)
+    with pytest.raises(BadInput, match=r"or should be a list or should be one value per node name"):
+        algorithm("ladder", gamma=-1)

@@ -103,8 +103,11 @@ def test_sentences_come_from_the_class_then_from_those_it_is_derived_from() -> N
         (Annotated[float, Field(gt=0, le=1)], "number above 0 and at most 1"),
         (Literal["auto"] | Annotated[int, Field(ge=1)], '"auto" or whole number of at least 1'),
         (tuple[float, ...] | None, "a list of: number"),
-        (int | tuple[int, ...] | dict[str, int], "whole number or a list of these or one value per node name"),
-        (dict[str, Annotated[float, Field(ge=0)]], "one value per node name: number of at least 0"),
+        (
+            int | tuple[int, ...] | dict[str, int],
+            "whole number or a list of these or one value per node name {name=value}",
+        ),
+        (dict[str, Annotated[float, Field(ge=0)]], "one value per node name {name=value}: number of at least 0"),
         (object, "any value"),
     ],
 )

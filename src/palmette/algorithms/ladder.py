@@ -22,8 +22,7 @@ with n training samples in a tier of variance s, where s2 is that of the noise. 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -34,17 +33,30 @@ from torch import Tensor
 from palmette.blocks.seen import Shape
 from palmette.blocks.survey import ENDLESS, WORD, Found, Survey, Way
 from palmette.blocks.surveyed import bare
-from palmette.blocks.turns import Plan, plan_row, plan_size, stage, turns
+from palmette.blocks.turns import (
+    LAST,
+    Plan,
+    directed,
+    endless,
+    hand_over,
+    pass_down,
+    plan_row,
+    plan_size,
+    stage,
+    turns,
+    upper_pulls,
+)
 from palmette.errors import BadInput
 from palmette.learner.directions import Directions
-from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Replies, Server, State, check_per_tier, inverse
+from palmette.protocol import Algorithm, Ask, Device, Inner, Node, Server, State, check_per_tier, inverse
 from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Rate, settings
 from palmette.tree import Tree
 
 Pull = Annotated[float, Field(ge=0), NUMBER]
 """Zero for none, infinite to take the model above as it is."""
 Auto = Literal["auto"]
-LAST = "last"  # the name of the number in a message that hands a model down after the last round
+_HALF = 0.5  # the share of the global model where nobody is asked how different teams are
+_LATER = "the survey also finds how the rounds are split between the tiers; it is reported as rounds of turn"
 
 
 @settings
@@ -53,7 +65,8 @@ class Ladder(Algorithm):
 
     Attributes:
         share: Share of the rounds that go to the global model; on deeper trees also to each inner tier but the lowest, of
-            the rounds that are left to it. ``"auto"``: the more teams have in common, the more.
+            the rounds that are left to it. ``"auto"``: the more teams have in common, the more, where a pull is ``"auto"``
+            too; half where all pulls are given, since then nobody is asked how different teams are.
         team_steps: Averages in a team in every round; on deeper trees also a list with one number per inner tier, lowest first.
         local_steps: Gradient steps of a device between two averages.
         tune_steps: Gradient steps that make a device's own model from its team's; with few rounds, or devices that are alike,
@@ -97,17 +110,15 @@ class Ladder(Algorithm):
         """Refuse lists that do not fit the tree, and teams' names on trees with several tiers of teams."""
         check_per_tier(tree, team_steps=self.team_steps, gamma=self.gamma)
         if isinstance(self.gamma, dict) and tree.tiers != 3:
-            raise BadInput(
-                "gamma by team name is for trees with one tier of teams; give a list with one entry per tier"
-            )
+            raise BadInput("gamma by team name is for trees with one tier of teams; give a list, an entry per tier")
         if self.directions and "auto" not in (self.lam, self.gamma):
             raise BadInput("directions = true is about the pulls that 'auto' finds, and lam and gamma are both given")
         super().check(tree)
 
     @property
     def surveys(self) -> bool:
-        """Whether anything is found by a survey."""
-        return "auto" in (self.lam, self.gamma, self.share)
+        """Whether a pull is found by a survey; where none is, nobody is asked for anything about its samples."""
+        return "auto" in (self.lam, self.gamma)
 
     @property
     def _survey(self) -> Survey:
@@ -134,28 +145,38 @@ class Ladder(Algorithm):
         return {"alpha": inverse(curvature)}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
-        """Tell the pulls that were found; none of nodes that take the model above as it is, or were never told."""
-        if node.tier == node.tree.top or self._given(node.tier) != "auto":
+        """Tell the rounds of every tier's turn and the pulls that were found.
+
+        A pull may be infinite, which no table can average: such nodes are counted as ``model_above_as_it_is``. Those that
+        were never told have no number.
+        """
+        if not self.surveys:
             return {}
         plan = Plan(state["plan"], node)
+        told = {"rounds_of_turn": plan.rounds(node.tier)} if node.tier else {}
+        if node.tier == node.tree.top or self._given(node.tier) != "auto":
+            return told
         pull = plan.strengths(node.tier)[:, 0]
-        return {"pull": torch.where(plan.told & (pull < ENDLESS), pull, torch.nan)}
+        as_it_is = plan.told & (pull >= ENDLESS)
+        told["pull"] = torch.where(plan.told & ~as_it_is, pull, torch.nan)
+        return {**told, "model_above_as_it_is": as_it_is.long()}
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
     def _turns_by_settings(self, tree: Tree, rounds: int) -> dict[int, int] | None:
-        if self.surveys:
+        """Return the rounds of every tier, the server's first; ``None`` where a survey has yet to find them."""
+        if "auto" in (self.gamma, self.share) and self.surveys and tree.top > 1:
             return None
-        assert isinstance(self.share, float)
-        skipped = {tier: self._given(tier) == math.inf for tier in range(1, tree.top)}
-        return turns(tree, rounds, self.share, skipped)
+        share = _HALF if self.share == "auto" else self.share
+        return turns(tree, rounds, share, {tier: endless(self._given(tier)) for tier in range(1, tree.top)})
 
     def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
         """Tell how many rounds every tier has, and what a survey costs."""
+        survey = self._survey.outline(tree) if self.surveys else {}
         each = self._turns_by_settings(tree, rounds)
         if each is None:
-            return self._survey.outline(tree.top)
-        told: dict[str, Any] = {"global_rounds": each.pop(tree.top)}
+            return {**survey, "turns": _LATER}
+        told: dict[str, Any] = {**survey, "global_rounds": each.pop(tree.top)}
         if each:
             given = list(each.values())[::-1]
             told["team_rounds"] = given[0] if len(given) == 1 else given
@@ -179,7 +200,7 @@ class Ladder(Algorithm):
         """Return what a survey found as the row that goes to everybody."""
         auto = {tier: self._given(tier) == "auto" for tier in range(1, node.tree.top)}
         skipped = {
-            tier: bool(found.pulls[tier] >= ENDLESS) if auto[tier] else self._given(tier) == math.inf for tier in auto
+            tier: bool(found.pulls[tier] >= ENDLESS) if auto[tier] else endless(self._given(tier)) for tier in auto
         }
         share = found.share if self.share == "auto" else self.share
         each = turns(node.tree, node.rounds - node.round, share, skipped)
@@ -196,7 +217,7 @@ class Ladder(Algorithm):
         if "above" not in message:
             return self._descend(node, w, w, 0.0, self.local_steps), state
         return self._descend(
-            node, w, message["above"], self._pull(node, message["pull"][:, 0], state), self.local_steps
+            node, w, message["above"], directed(node, message["pull"][:, 0], state), self.local_steps
         ), state
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
@@ -206,20 +227,7 @@ class Ladder(Algorithm):
             given = given.clamp(max=ENDLESS) if isinstance(given, Tensor) else min(given, ENDLESS)
             return self._descend(node, parent, parent, given, self.tune_steps)
         strength = Plan(state["plan"], node).strengths(0).to(parent)
-        return self._descend(node, parent, parent, self._pull(node, strength, state), self.tune_steps)
-
-    def _pull(self, node: Device, strength: Tensor, state: State) -> Tensor | Directions:
-        """Return pulls from their strengths ``(n, 1)``, or by direction ``(n, 1 + size)``: the last is the constant's."""
-        if strength.shape[1] == 1:
-            return strength
-        shape = Shape.of(node.layout)
-        basis = state["basis"].view(-1, shape.features, shape.kept)
-        inside = strength[:, 1 : 1 + shape.kept]
-        # Who never got the directions has one pull for all of them.
-        lacks = (basis == 0).flatten(1).all(1)[:, None]
-        inside = torch.where(lacks, strength[:, :1], inside)
-        last = strength[:, -1:] if shape.bias else strength[:, :1]
-        return Directions(basis, inside, strength[:, :1], torch.where(lacks, strength[:, :1], last))
+        return self._descend(node, parent, parent, directed(node, strength, state), self.tune_steps)
 
     def _descend(
         self, node: Device, start: Tensor, centre: Tensor, pull: float | Tensor | Directions, steps: int
@@ -248,11 +256,11 @@ class Ladder(Algorithm):
         if now < node.tier:
             if given is not None:
                 state = {**state, "model": given["model"], "above": given["model"]}
-            return None, (yield from self._hand_over(node, state, plan))
+            return None, (yield from hand_over(node, state, plan))
         told: dict[str, Any] = {} if plan is None else {"plan": bare(plan)}
         if now == node.tier:
             w, above = (state["model"], state["above"]) if given is None else (given["model"], given["model"])
-            told |= {"above": above, "pull": bare(self._strength(node, w, plan))}
+            told |= {"above": above, "pull": bare(upper_pulls(node, self._given(node.tier), w, plan, self.directions))}
         else:
             assert given is not None  # nobody is left to itself before its turn
             w, above = given["model"], state["above"]
@@ -264,25 +272,8 @@ class Ladder(Algorithm):
             w = got.rows
         if now > node.tier:
             return w, state
-        yield from self._pass_down(node, w, told)
+        yield from pass_down(node, w, told)
         return None, {**state, "model": w, "above": above}
-
-    def _pass_down(self, node: Node, model: Tensor, told: Mapping[str, Any]) -> Generator[Any, Replies, None]:
-        """Give the model of the tier that was trained last to the inner tiers below it, which had no turn of their own."""
-        if node.tier > 1 and node.round + 1 == node.rounds:
-            plan = {"plan": told["plan"]} if "plan" in told else {}
-            yield Ask({"model": model, LAST: 1, **plan}, reduce="stack")
-
-    def _strength(self, node: Node, like: Tensor, plan: Tensor | None) -> Tensor:
-        """Return the pulls of some inner nodes to the model above ``(n, 1)``, by direction ``(n, 1 + size)``."""
-        given = self._given(node.tier)
-        if given != "auto":
-            one = torch.as_tensor(node.own(given, like), dtype=like.dtype, device=like.device).reshape(-1, 1)
-            one = one.clamp(max=ENDLESS).expand(len(node), 1)
-            width = Shape.of(node.layout).size + 1 if self.directions else 1
-            return one.expand(-1, width).contiguous()
-        assert plan is not None
-        return Plan(plan, node).strengths(node.tier).to(like)
 
     def server(self, node: Node, state: State) -> Server:
         """Average over all devices in the global model's turn; then hand it over."""
@@ -296,28 +287,11 @@ class Ladder(Algorithm):
             plan = state["plan"]
         now = self._stage(node, plan)
         if now < node.tier:
-            return (yield from self._hand_over(node, state, plan))
+            return (yield from hand_over(node, state, plan))
         message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
         replies = yield Ask(message, reduce="samples", otherwise=state["model"])
-        yield from self._pass_down(node, replies.rows, message)
+        yield from pass_down(node, replies.rows, message)
         return {**state, "model": replies.rows}
-
-    def _hand_over(self, node: Node, state: State, plan: Tensor | None) -> Generator[Any, Replies, State]:
-        """Give one's model to the children that begin their turn, and let the others work by themselves."""
-        everybody = node.child_ids.to(state["began"].device)
-        began = state["began"].gather(1, everybody[None].expand(len(node), -1))
-        mine = began[node.child_parents, node.child_places] > 0
-        mine = mine.cpu()
-        yield Ask(None, only=mine)
-        lacks = torch.bincount(node.child_parents[~mine], minlength=len(node)) > 0
-        if not bool(lacks.any()):
-            return state
-        message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
-        handed = yield Ask(message, to=lacks, only=~mine, reduce="stack")
-        after = state["began"].clone()
-        places = handed.positions.to(after.device)
-        after[handed.parents.to(after.device), everybody[places]] = 1
-        return {**state, "began": after}
 
 
 def _row(value: float | Tensor) -> float | Tensor:

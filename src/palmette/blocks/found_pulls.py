@@ -35,7 +35,7 @@ class FindsPulls(Algorithm):
 
     def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
         """Tell what a survey costs, where there is one."""
-        return self.asking.outline(tree.top) if self.surveys else {}
+        return self.asking.outline(tree) if self.surveys else {}
 
 
 def keeps(survey: Survey, node: Node, initial: Tensor) -> dict[str, Tensor]:

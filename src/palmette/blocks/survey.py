@@ -9,8 +9,8 @@ The server asks, teams add up, devices answer from their training samples (`palm
    of its own, for a step of the EM algorithm each.
 
 What leaves a device in *look* is a choice. ``"moments"``: its ``Z'Z`` and ``Z'Y`` in the frame, **which its team then sees**.
-``"sums"``: the same with the device's own parameters integrated out, at a few fixed ratios; the team needs only their sum over
-its devices, so that a secure sum could stand in its place.
+``"sums"``: the same with the device's own parameters integrated out, at ratios that the server chooses and that are the same
+for everybody; the team needs only their sum over its devices, so that a secure sum could stand in its place.
 
 A survey asks everybody, whatever the links' participation: its exchanges build on each other, so those that answer must be the
 same. Who is away all the same, or whose reply is lost, does not count. On a tree without teams the server stands in a team's
@@ -31,7 +31,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from palmette.blocks import seen, variances
+from palmette.blocks import seen, survey_costs, variances
 from palmette.blocks.seen import Shape
 from palmette.blocks.surveyed import (
     Below,
@@ -41,12 +41,12 @@ from palmette.blocks.surveyed import (
     everybody,
     half,
     means,
+    own_moments,
+    own_settled,
     place_of,
-    read_known,
     summed,
     unfolded,
 )
-from palmette.blocks.variances import Known
 from palmette.protocol import Ask, Device, Inner, Node, Replies, State
 from palmette.task.layout import Layout
 from palmette.tree import Tree
@@ -95,11 +95,14 @@ class Survey:
         kept = {"moments": initial.new_zeros(shape.moments + 2)}
         return {**kept, "basis": initial.new_zeros(shape.features * shape.kept)} if self.turned else kept
 
-    def exchanges(self, tiers: int) -> tuple[int, int]:
+    def exchanges(self, tree: Tree) -> tuple[int, int]:
         """Return how many exchanges the server makes, and how many a team makes with its devices."""
-        looks, settled = 4 * max(1, tiers - 1), 1 + (STEPS if self.turned else 0)
-        # Every inner node looks once more before it settles, and those above the lowest pass that on.
-        return 1 + looks + 2 * settled, 1 + looks + (tiers + 1) * settled
+        return survey_costs.exchanges(self.settled, tree)
+
+    @property
+    def settled(self) -> int:
+        """How often everybody settles its own parameters."""
+        return 1 + (STEPS if self.turned else 0)
 
     def carried(self, tree: Tree, layout: Layout) -> list[tuple[int, int]]:
         """Return what a survey costs on every link, the devices' first: exchanges, and bytes both ways.
@@ -108,37 +111,15 @@ class Survey:
             tree: The tree.
             layout: The model's.
         """
-        shape, tiers = Shape.of(layout), tree.top
-        pairs, wide = max(1, tiers - 1), 2 if tiers > 1 else 1
-        points = [5**wide] * pairs + [3**wide] * 3 * pairs
-        settled = 1 + (STEPS if self.turned else 0)
-        model = 0 if shape.alone else 4 * layout.width
-        frame = 4 * shape.features * shape.kept + model
-        ratios, found = 8 * tiers * shape.size, 8 * (shape.size * shape.columns + shape.size * (shape.size + 1) // 2)
-        costs = []
-        for tier in range(tiers):
-            looks = tiers - tier  # before everybody settles: the server's, and those of inner nodes above this link
-            many, one = ([8 * (count * (shape.moments + 2) + 2) for count in counts] for counts in (points, [1]))
-            if tier == 0 and self.way == "moments":
-                many, one = [4 * (shape.moments + 2)] * len(points), [4 * (shape.moments + 2)]
-            elif tier == 0:
-                tried = [5, *[1] * (pairs - 1), *[3, *[1] * (pairs - 1)] * 3]  # ratios of devices among the points
-                many = [8 * (count * (shape.moments + 2) + 2) for count in tried]
-            each = model + 4 * (2 + shape.features * shape.sketch)
-            each += frame + sum(8 * count * tiers + up for count, up in zip(points, many, strict=True))
-            each += settled * (looks * (ratios + one[0]) + ratios + found + 8 * Told.width(tiers, shape)) + frame
-            asked = 1 + len(points) + settled * (looks + 1)
-            each += 8 * (
-                2 * asked + 1
-            )  # the numbers in messages: what is asked, of how many points, the scale, the noise
-            costs.append((asked * tree.size(tier + 1), each * tree.size(tier)))
-        return costs
+        return survey_costs.carried(tree, layout, settled=self.settled, moments=self.way == "moments")
 
-    def outline(self, tiers: int) -> dict[str, Any]:
-        """Tell what it costs, for the outline of a run."""
-        above, below = self.exchanges(tiers)
-        told = {"survey_exchanges_with_the_server": above}
-        return told if tiers == 1 else {**told, "survey_exchanges_in_each_team": below}
+    def outline(self, tree: Tree) -> dict[str, Any]:
+        """Tell what it costs and whom it asks, for the outline of a run."""
+        above, below = self.exchanges(tree)
+        told: dict[str, Any] = {"survey_exchanges_with_the_server": above}
+        if tree.top > 1:
+            told["survey_exchanges_in_each_team"] = below
+        return {**told, "survey_asks": "the survey asks every device, whatever the participation"}
 
     # -- the server ----------------------------------------------------------------------------------------------------
 
@@ -172,16 +153,21 @@ class Survey:
 
     def _likeliest(self, node: Node, frame: Mapping[str, Any], like: Tensor) -> Generator[Any, Replies, Tensor | None]:
         """Return the likeliest ratios, one for each tier; with the first look goes the frame."""
-        hunt, more = variances.search(node.tree.top), frame
+        free = variances.told_apart(node.tree)
+        hunt, more = variances.search(len(free)), frame
         points = next(hunt)
         while True:
-            fits = yield from self._fits(node, like.new_tensor(points)[:, :, None], more)
+            ratios = like.new_zeros((len(points), node.tree.top))
+            ratios[:, free] = like.new_tensor(points)
+            fits = yield from self._fits(node, ratios[:, :, None], more)
             if fits is None:
                 return None
             try:
                 points, more = hunt.send([fit.evidence for fit in fits]), {}
             except StopIteration as end:
-                return like.new_tensor(end.value)
+                best = like.new_zeros(node.tree.top)
+                best[free] = like.new_tensor(end.value)
+                return best
 
     def _by_direction(
         self, node: Node, base: Tensor, frame: Mapping[str, Any]
@@ -285,7 +271,7 @@ class Survey:
                 return bare(torch.stack(rows).to(state["moments"])), state
             case 2:
                 if "basis" in message:
-                    state = {**state, "moments": self._moments(node, message, shape).to(state["moments"])}
+                    state = {**state, "moments": own_moments(node, message, shape).to(state["moments"])}
                     state |= {"basis": message["basis"][:, 0].to(state["basis"])} if "basis" in state else {}
                 if self.way == "moments":
                     return bare(state["moments"]), state
@@ -294,43 +280,7 @@ class Survey:
                 ratios = list(different(unfolded(message, node.tree.top)))
                 below = Below.of_moments(mine, parents, len(mine), ratios, shape)
                 return bare(below.packed(shape)), state
-        return bare(self._settle(node, message, state, shape)), state
-
-    def _moments(self, node: Device, message: Any, shape: Shape) -> Tensor:
-        """Return the devices' moments in the frame, with the squares of their targets and their samples at the end."""
-        rows = []
-        bases = message["basis"].double().view(-1, shape.features, shape.kept)
-        for (x, y), basis in zip(seen.samples(node, message, shape), bases, strict=True):
-            z = seen.framed(x, basis, float(message["scale"]), shape)
-            t = seen.targets(node, y, shape)
-            known = Known((z.mT @ z)[None], (z.mT @ t)[None])
-            ends = torch.stack([t.square().sum(), t.new_tensor(float(len(t)))])
-            rows.append(torch.cat([half(known.gram)[0], known.moment.flatten(), ends]))
-        return torch.stack(rows)
-
-    def _settle(self, node: Device, message: Any, state: State, shape: Shape) -> Tensor:
-        """Return the squares of the devices' differences to their teams, and how well they fit their own samples."""
-        tiers, mine = node.tree.top, state["moments"].double()
-        ratios = message["ratios"].double()[0, 0].view(tiers, -1)
-        mean, spread = means(message, shape)
-        known = read_known(mine[:, : shape.moments], shape)
-        own = variances.settle(known, ratios[0], mean, spread, float(message["noise"]))
-        there = (mine[:, -1:] > 0).double()
-        told = mine.new_zeros((len(mine), Told.width(tiers, shape)))
-        told[:, : shape.size + 1] = torch.cat([there * own.squares, there], 1)
-        if "basis" in message and seen.kind_of(node) != "squared":
-            bases = message["basis"].double().view(-1, shape.features, shape.kept)
-            for line, (x, y), basis, theta in zip(
-                told, seen.samples(node, message, shape), bases, own.mean, strict=True
-            ):
-                z = seen.framed(x, basis, float(message["scale"]), shape)
-                known_here = float(line[shape.size])  # one without moments has nothing of its own to fit
-                line[-4] = known_here * seen.right(z @ theta, seen.targets(node, y, shape))
-                line[-3] = known_here * len(y)
-        if "model" in message:
-            told[:, -2] = seen.bend(node, message["model"])
-            told[:, -1] = 1
-        return told
+        return bare(own_settled(node, message, state, shape)), state
 
 
 def pulls_of(ratios: Tensor, weight: float) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from palmette.blocks import variances
+from palmette.blocks import seen, variances
 from palmette.blocks.seen import Shape, flatness
 from palmette.blocks.variances import Known
-from palmette.protocol import Ask, Node, Replies
+from palmette.protocol import Ask, Device, Node, Replies, State
 
 
 class Below(NamedTuple):
@@ -174,3 +174,39 @@ def different(ratios: Tensor) -> Tensor:
 def place_of(among: Tensor, one: Tensor) -> int:
     """Return the place of a device's ratio among those that differ."""
     return int((among == one).all(1).nonzero()[0])
+
+
+def own_moments(node: Device, message: Any, shape: Shape) -> Tensor:
+    """Return devices' moments in the frame of a message, with the squares of their targets and their samples at the end."""
+    rows = []
+    bases = message["basis"].double().view(-1, shape.features, shape.kept)
+    for (x, y), basis in zip(seen.samples(node, message, shape), bases, strict=True):
+        z = seen.framed(x, basis, float(message["scale"]), shape)
+        t = seen.targets(node, y, shape)
+        known = Known((z.mT @ z)[None], (z.mT @ t)[None])
+        ends = torch.stack([t.square().sum(), t.new_tensor(float(len(t)))])
+        rows.append(torch.cat([half(known.gram)[0], known.moment.flatten(), ends]))
+    return torch.stack(rows)
+
+
+def own_settled(node: Device, message: Any, state: State, shape: Shape) -> Tensor:
+    """Return the squares of devices' differences to their teams, and how well they fit their own samples."""
+    tiers, mine = node.tree.top, state["moments"].double()
+    ratios = message["ratios"].double()[0, 0].view(tiers, -1)
+    mean, spread = means(message, shape)
+    known = read_known(mine[:, : shape.moments], shape)
+    own = variances.settle(known, ratios[0], mean, spread, float(message["noise"]))
+    there = (mine[:, -1:] > 0).double()
+    told = mine.new_zeros((len(mine), Told.width(tiers, shape)))
+    told[:, : shape.size + 1] = torch.cat([there * own.squares, there], 1)
+    if "basis" in message and seen.kind_of(node) != "squared":
+        bases = message["basis"].double().view(-1, shape.features, shape.kept)
+        for line, (x, y), basis, theta in zip(told, seen.samples(node, message, shape), bases, own.mean, strict=True):
+            z = seen.framed(x, basis, float(message["scale"]), shape)
+            known_here = float(line[shape.size])  # one without moments has nothing of its own to fit
+            line[-4] = known_here * seen.right(z @ theta, seen.targets(node, y, shape))
+            line[-3] = known_here * len(y)
+    if "model" in message:
+        told[:, -2] = seen.bend(node, message["model"])
+        told[:, -1] = 1
+    return told

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from palmette.blocks.seen import Shape
 from palmette.blocks.survey import ENDLESS, Found
-from palmette.protocol import Node
+from palmette.blocks.surveyed import bare
+from palmette.learner.directions import Directions
+from palmette.protocol import Ask, Device, Node, Replies, State
 from palmette.tree import Tree
 
+LAST = "last"  # the name of the number in a message that hands a model down after the last round
 _NEARLY = 0.99 * ENDLESS  # single precision need not hold the number exactly
 
 
@@ -80,9 +84,108 @@ class Plan:
         """The tier whose models are trained in this round."""
         return stage(self.node, [int(end) for end in self.rows[0, : self.node.tree.top].tolist()])
 
+    def rounds(self, tier: int) -> Tensor:
+        """Return how many rounds the turn of a tier has ``(n,)``; NaN for nodes that were never told.
+
+        Rounds before the first turn, in which nobody answered the survey, count as the server's.
+
+        Args:
+            tier: The tier, not that of the devices.
+        """
+        place = self.node.tree.top - tier
+        ends = self.rows[:, : self.node.tree.top].double()
+        found = ends[:, place] - (ends[:, place - 1] if place else 0.0)
+        return torch.where(self.told, found, torch.nan)
+
     def strengths(self, tier: int) -> Tensor:
         """Return the pulls of the nodes, which are of a tier, ``(n, 1)`` or ``(n, 1 + directions)``; endless if not told."""
         top = self.node.tree.top
         mine = self.rows[:, top:].unflatten(1, (top, -1))[:, tier].double()
         each = mine / self.node.samples.to(mine)[:, None].clamp(min=1)
         return torch.where(self.told[:, None] & (mine < _NEARLY), each, ENDLESS)
+
+
+def endless(pull: Any) -> bool:
+    """Return whether a setting is one pull for all nodes of a tier that is as good as infinite.
+
+    Pulls by name never are: on separate nodes nobody but the server knows all of them, and all must agree on the turns.
+
+    Args:
+        pull: The setting.
+    """
+    return isinstance(pull, float) and pull >= ENDLESS
+
+
+def upper_pulls(node: Node, given: Any, like: Tensor, plan: Tensor | None, turned: bool) -> Tensor:
+    """Return the pulls of some inner nodes to the model above ``(n, 1)``, by direction ``(n, 1 + size)``.
+
+    Args:
+        node: The nodes.
+        given: The setting of their tier.
+        like: Rows of the wanted type.
+        plan: What a survey found, where there was one.
+        turned: Whether there is a pull for each direction.
+    """
+    if given == "auto":
+        assert plan is not None
+        return Plan(plan, node).strengths(node.tier).to(like)
+    one = torch.as_tensor(node.own(given, like), dtype=like.dtype, device=like.device).reshape(-1, 1)
+    width = Shape.of(node.layout).size + 1 if turned else 1
+    return one.clamp(max=ENDLESS).expand(len(node), width).contiguous()
+
+
+def directed(node: Device, strength: Tensor, state: State) -> Tensor | Directions:
+    """Return pulls from their strengths ``(n, 1)``, or by direction ``(n, 1 + size)``: the last is the constant's.
+
+    Args:
+        node: The devices.
+        strength: The strengths.
+        state: What they keep; the principal directions as ``basis``.
+    """
+    if strength.shape[1] == 1:
+        return strength
+    shape = Shape.of(node.layout)
+    basis = state["basis"].view(-1, shape.features, shape.kept)
+    inside = strength[:, 1 : 1 + shape.kept]
+    # Who never got the directions has one pull for all of them.
+    lacks = (basis == 0).flatten(1).all(1)[:, None]
+    inside = torch.where(lacks, strength[:, :1], inside)
+    last = strength[:, -1:] if shape.bias else strength[:, :1]
+    return Directions(basis, inside, strength[:, :1], torch.where(lacks, strength[:, :1], last))
+
+
+def pass_down(node: Node, model: Tensor, told: Mapping[str, Any]) -> Generator[Any, Replies, None]:
+    """Give the model of the tier that was trained last to the inner tiers below it, which had no turn of their own.
+
+    Args:
+        node: The nodes of the tier that was trained last.
+        model: Their models.
+        told: What they told their children in this round.
+    """
+    if node.tier > 1 and node.round + 1 == node.rounds:
+        plan = {"plan": told["plan"]} if "plan" in told else {}
+        yield Ask({"model": model, LAST: 1, **plan}, reduce="stack")
+
+
+def hand_over(node: Node, state: State, plan: Tensor | None) -> Generator[Any, Replies, State]:
+    """Give one's model to the children that begin their turn, and let the others work by themselves.
+
+    Args:
+        node: The nodes whose turn is over.
+        state: What they keep: their ``model``, and which children ``began``.
+        plan: What a survey found, where there was one.
+    """
+    everybody = node.child_ids.to(state["began"].device)
+    began = state["began"].gather(1, everybody[None].expand(len(node), -1))
+    mine = began[node.child_parents, node.child_places] > 0
+    mine = mine.cpu()
+    yield Ask(None, only=mine)
+    lacks = torch.bincount(node.child_parents[~mine], minlength=len(node)) > 0
+    if not bool(lacks.any()):
+        return state
+    message = {"model": state["model"], **({} if plan is None else {"plan": bare(plan)})}
+    handed = yield Ask(message, to=lacks, only=~mine, reduce="stack")
+    after = state["began"].clone()
+    places = handed.positions.to(after.device)
+    after[handed.parents.to(after.device), everybody[places]] = 1
+    return {**state, "began": after}

@@ -29,6 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from palmette.tree import Tree
+
 LEAST, MOST = 1e-4, 1e3
 """The ratios that are told apart: below there is no difference between nodes that one could see, above nothing in common."""
 _COARSE = tuple(10.0**power for power in range(-3, 2))
@@ -187,32 +189,72 @@ def renewed(ratio: Tensor, squares: Tensor, nodes: float, columns: int, base: fl
 
 
 Points = list[tuple[float, ...]]
-"""Ratios to be tried, each one for every tier below the server, the devices' first."""
+"""Ratios to be tried, each one for every tier that is looked for, the devices' first."""
+
+
+def told_apart(tree: Tree) -> list[int]:
+    """Return the tiers below the server whose variances can be told apart from each other.
+
+    Where a tier has one node only, nothing shows how nodes of it differ; where every node of it has one child, nothing shows
+    whether the two tiers' nodes differ. What there is of differences then counts as the lower tier's.
+
+    Args:
+        tree: The tree.
+    """
+    return [0, *(tier for tier in range(1, tree.top) if 1 < tree.size(tier) < tree.size(tier - 1))]
+
+
+class Tried(NamedTuple):
+    """How much is tried at once in a search.
+
+    Attributes:
+        points: Points.
+        devices: Different ratios of devices among them.
+    """
+
+    points: int
+    devices: int
+
+
+def tried(tree: Tree) -> list[Tried]:
+    """Return how much is tried in every step of a search on a tree.
+
+    Args:
+        tree: The tree.
+    """
+    found = []
+    for pair, step in _steps(len(told_apart(tree))):
+        many = len(_COARSE) if step is None else 3
+        found.append(Tried(many ** len(pair), many if 0 in pair else 1))
+    return found
+
+
+def _steps(tiers: int) -> list[tuple[tuple[int, ...], float | None]]:
+    """Return which tiers' ratios are looked for in every step of a search, and how far apart; ``None`` for the coarse grid."""
+    pairs: list[tuple[int, ...]] = [(tier, tier + 1) for tier in range(tiers - 1)] or [(0,)]
+    return [(pair, step) for step in (None, *_FINER) for pair in pairs]
 
 
 def search(tiers: int) -> Generator[Points, Sequence[float], tuple[float, ...]]:
     """Look for the likeliest ratios: yield points to be tried, get how likely they are, and return the best.
 
-    A coarse grid, then ever finer ones around the best so far; on deeper trees two neighbouring tiers at a time.
+    A coarse grid, then ever finer ones around the best so far; of more than two tiers two neighbours at a time.
 
     Args:
-        tiers: How many tiers there are below the server.
+        tiers: How many tiers' ratios are looked for.
     """
     best = (0.1,) * tiers
-    pairs: list[tuple[int, ...]] = [(tier, tier + 1) for tier in range(tiers - 1)] or [(0,)]
-    steps: tuple[float | None, ...] = (None, *_FINER)
-    turns = [(pair, step) for step in steps for pair in pairs]
-    for pair, step in turns:
+    for pair, step in _steps(tiers):
         around = [_COARSE if step is None else _near(best[tier], step) for tier in pair]
-        tried = []
+        points = []
         for values in product(*around):
             point = list(best)
             for tier, value in zip(pair, values, strict=True):
                 point[tier] = value
-            tried.append(tuple(point))
-        tried = list(dict.fromkeys(tried))
+            points.append(tuple(point))
+        points = list(dict.fromkeys(points))
         # The best so far is among those tried: where not everybody answers, only points of one exchange can be compared.
-        found = dict(zip(tried, (yield tried), strict=True))
+        found = dict(zip(points, (yield points), strict=True))
         best = max(found, key=lambda point: found[point])
     return tuple(0.0 if value <= LEAST * 2 else value for value in best)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,18 @@ from rich.padding import Padding
 from rich.table import Table
 
 from palmette.guards.screen import Text
+from palmette.runs.wording import many
+from palmette.studies.advising.calibrating import FEWEST_STEPS, MOST_STEPS
+from palmette.studies.advising.families import LOCAL_STEPS, STEPS
 from palmette.studies.advising.recipes import finds_pulls
-from palmette.studies.advising.telling import LABELS
+from palmette.studies.advising.telling import LABELS, not_first, percent
 
 if TYPE_CHECKING:
     from palmette.studies.advising.advice import Advice, Choice
 
 _BAR = 30  # letters of a whole bar
 _NAMED = 8  # devices that are named
+_OF_TEAMS = ("gamma", "share", "team_steps")  # settings that mean nothing without teams
 _WHO = {"personal": "A model for every device", "team": "A model for every team", "global": "One model for everybody"}
 
 
@@ -32,7 +37,7 @@ def picture(found: Advice, tried: str | None = None) -> RenderableType:
     shown: list[RenderableType] = [Text(_title(found)), Text(), *_shares(found), Text(), *_families(found)]
     for choice in (found.personal, found.team, found.everybody):
         if choice is not None:
-            shown += [Text(), *_choice(choice, found.score)]
+            shown += [Text(), *_choice(choice, found)]
     shown += [Text(), Text("Better off alone", "bold"), _indented(_losers(found)), Text(), *_costs(found)]
     if tried is not None:
         shown += [Text(), Text("Tried", "bold"), _indented(tried)]
@@ -68,11 +73,16 @@ def _shares(found: Advice) -> list[RenderableType]:
     table.add_column(style="cyan")
     table.add_column(justify="right")
     for name, share in rows:
-        table.add_row(Text(f"  {name}"), Text("█" * round(_BAR * share) or "▏"), f"{100 * share:.0f} %")
+        table.add_row(Text(f"  {name}"), Text("█" * round(_BAR * share) or "▏"), percent(share))
     return [Text("Where one common model is wrong, it is because of differences", "bold"), table]
 
 
 def _families(found: Advice) -> list[RenderableType]:
+    """Lay out what every family is predicted to score, or say why nothing is."""
+    if found.unforeseen:
+        order = ", ".join(LABELS[family] for family in found.ranked)
+        like = f"With {STEPS} steps in {STEPS // LOCAL_STEPS} exchanges the order would be: {order}. --try measures it."
+        return [Text(f"Predicted {found.score}", "bold"), _indented(found.unforeseen), _indented(like)]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("  method", overflow="fold")
     table.add_column(found.score, justify="right")
@@ -81,24 +91,26 @@ def _families(found: Advice) -> list[RenderableType]:
     for family, one in sorted(found.predictions.items(), key=lambda item: -item[1].score):
         mark = "advised" if family == found.personal.family else ""
         table.add_row(Text(f"  {LABELS[family]}"), f"{one.score:.3f}", f"{one.low:.3f} to {one.high:.3f}", mark)
-    about = f"Predicted {found.score} on test samples, {found.steps} gradient steps on each device"
-    first = max(found.predictions, key=lambda family: found.predictions[family].score)
-    note = (
-        "The advised method is not the first: what is between them is less than the error of these predictions, or the "
-        "variances above leave no doubt."
+    about = (
+        f"Predicted {found.score} on test samples, for {FEWEST_STEPS:,} to {MOST_STEPS:,} gradient steps on each device"
     )
-    return [Text(about, "bold"), table, *([] if first == found.personal.family else [_indented(note)])]
+    first = found.ranked[0] == found.personal.family
+    return [Text(about, "bold"), table, *([] if first else [_indented(not_first(found.personal))])]
 
 
-def _choice(choice: Choice, score: str) -> list[RenderableType]:
-    one = choice.prediction
+def _choice(choice: Choice, found: Advice) -> list[RenderableType]:
+    one, made = choice.prediction, choice.recipe
     head = Text(f"{_WHO[choice.what]}: ", "bold").append(choice.label, "bold green")
-    made = choice.recipe
-    settings = ", ".join(f"{key} {_short(value)}" for key, value in made.settings.items())
+    told = "" if one is None else f" Predicted {found.score}: {one.score:.3f} ({one.low:.3f} to {one.high:.3f})."
+    settings = ", ".join(
+        f"{key} {_short(value)}"
+        for key, value in made.settings.items()
+        if found.team is not None or key not in _OF_TEAMS
+    )
     return [
         head,
-        _indented(f"{choice.why} Predicted {score}: {one.score:.3f} ({one.low:.3f} to {one.high:.3f})."),
-        _indented(f"{made.algorithm}, {made.rounds} rounds: {settings}"),
+        _indented(f"{choice.why}{told}"),
+        _indented(f"{made.algorithm}, {many(made.rounds, 'round')}: {settings}"),
         _indented(f"In the table of that run it is the row {made.model}."),
     ]
 
@@ -107,9 +119,14 @@ def _short(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"{min(value.values()):.4g} to {max(value.values()):.4g} (by samples)"
     if isinstance(value, list | tuple):
-        return " and ".join(map(_short, value))
+        different = list(dict.fromkeys(map(_short, value)))
+        return (
+            different[0] if len(different) == 1 else ", ".join(different) + " (tier by tier, from the lowest teams up)"
+        )
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf (the model above as it is)"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -42,7 +42,7 @@ _SAME = [
 ]
 _LIMITS = (("gt", "above"), ("ge", "of at least"), ("lt", "below"), ("le", "at most"))
 _ANY = "any value"
-_LIST, _TABLE = "a list of", "one value per node name"
+_LIST, _TABLE = "a list of", "one value per node name {name=value}"
 _LETTER = re.compile(r"\s*\(([^()]*) in the paper\)")
 
 

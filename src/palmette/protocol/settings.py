@@ -93,10 +93,18 @@ def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
     return made
 
 
+# What a value of several types may also be; what pydantic says of these is about Python.
+_PLAIN = {
+    "dict_type": "should be one value per node name, written {name=value}",
+    "tuple_type": "should be a list",
+}
+
+
 def _by_field(error: ValidationError) -> dict[str, list[str]]:
     """Gather pydantic's messages by setting; a setting of several types has one message for each."""
     found: dict[str, list[str]] = {}
     for item in error.errors():
         field = str(item["loc"][0]) if item["loc"] else "settings"
-        found.setdefault(field, []).append(item["msg"].removeprefix("Value error, ").removeprefix("Input "))
+        message = _PLAIN.get(item["type"], item["msg"].removeprefix("Value error, ").removeprefix("Input "))
+        found.setdefault(field, []).append(message)
     return found

@@ -18,6 +18,7 @@ from palmette.reproduce.advising_plots import draw
 from palmette.reproduce.experiment import Experiment
 from palmette.runs.config import own_version
 from palmette.runs.files import Files
+from palmette.runs.wording import many
 from palmette.studies.advising.families import CONFIGURATIONS, FAMILIES, STEPS
 from palmette.studies.advising.judging import ADVISED, advised
 from palmette.studies.advising.others import OTHERS, others
@@ -26,6 +27,7 @@ from palmette.studies.advising.populations import CASES, Case
 from palmette.studies.advising.study import CLASSIC, classic, run_each
 
 RESULTS, FIGURES = "study.json", "figures"
+_SECONDS = 20  # of processor time that a population takes with one seed
 HALVES = ("fixed", "judged")
 
 
@@ -58,6 +60,8 @@ def reproduce_advising(
     cases = [case for case in CASES if (case.name in only if only else not (quick and case.network))]
     count = seeds if seeds is not None else 1 if quick else 3
     began = time.monotonic()
+    if shown:
+        say(_outline(experiment.name, cases, count, quick=quick and not only and seeds is None))
     for kind, work in ((CLASSIC, classic), (OTHERS, others), (ADVISED, advised)):
         tell = partial(_tell, kind) if shown else _silent
         run_each(folder, kind, work, cases, tuple(range(count)), jobs or os.cpu_count() or 1, tell)
@@ -81,6 +85,14 @@ def reproduce_advising(
     result["figures"] = [str(path) for path in draw(found, folder / FIGURES)]
     Files(folder).write(RESULTS, (json.dumps(result, indent=1) + "\n").encode())
     return result
+
+
+def _outline(name: str, cases: Sequence[Case], seeds: int, *, quick: bool) -> str:
+    """Say before the first training what is run and how long that takes."""
+    every = f"{many(len(cases), 'population')} with {many(seeds, 'seed')}"
+    minutes = max(1, round(_SECONDS * len(cases) * seeds / 60))
+    left = "; the quick size leaves out the two networks, and two of three seeds" if quick else ""
+    return f"{name}: {every}, about {many(minutes, 'minute')} of processor time in all{left}"
 
 
 def _tell(kind: str, line: str) -> None:

@@ -14,6 +14,7 @@ from palmette.report.style import BLUE, FAINT, GREEN, INK, ORANGE, PAPER, VERMIL
 from palmette.studies.advising.families import FAMILIES
 from palmette.studies.advising.outcome import ADVISOR, LABELS, NEAR, SEARCH, Outcome
 
+_LINEAR = 0.02  # regrets up to this are drawn on a linear scale
 _INK = {"ladder": BLUE, "ladder-directions": BLUE, ADVISOR: VERMILION, SEARCH: GREEN}
 
 
@@ -24,7 +25,7 @@ def draw(found: Outcome, folder: Path) -> list[Path]:
         return []
     with settings(PAPER):
         return [
-            _regrets(found, folder / "advise-regret.png"),
+            save(regrets(found), folder / "advise-regret.png"),
             _gains(found, folder / "advise-predicted.png"),
             _fails(found, folder / "advise-where.png"),
         ]
@@ -36,25 +37,44 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, figure.subplots()
 
 
-def _regrets(found: Outcome, path: Path) -> Path:
-    """Draw the mean and the worst regret of every method on the judged half."""
+def regrets(found: Outcome) -> Figure:
+    """Draw the regret of every method on every population of the judged half, and its mean.
+
+    Between -`_LINEAR` and `_LINEAR` the axis is linear, beyond it is logarithmic: most of what is to be seen is near 0.
+
+    Args:
+        found: What came out of the study.
+    """
     cases = found.cases("judged")
-    methods = sorted(LABELS, key=lambda method: -float(np.mean(found.regrets(cases, method) or [0])))
-    figure, axes = _figure(7.0, 0.55 + 0.27 * len(methods))
+    methods = sorted(
+        (method for method in LABELS if found.regrets(cases, method)),
+        key=lambda method: -float(np.mean(found.regrets(cases, method))),
+    )
+    figure, axes = _figure(7.4, 0.9 + 0.27 * len(methods))
     for line, method in enumerate(methods):
-        regrets = found.regrets(cases, method)
-        ink = _INK.get(method, FAINT)
-        axes.barh(line, np.mean(regrets), height=0.62, color=ink)
-        axes.plot(max(regrets), line, marker="|", color=INK, markersize=8)
-        axes.text(max(max(regrets), 0) + 0.008, line, f"{np.mean(regrets):.4f}, worst {max(regrets):.3f}", va="center")
+        values, ink = found.regrets(cases, method), _INK.get(method, FAINT)
+        mean = float(np.mean(values))
+        axes.scatter(values, [line] * len(values), s=13, color=ink, alpha=0.5, linewidths=0)
+        axes.scatter(mean, line, s=46, color=ink, marker="D", linewidths=0, zorder=3)
+        told = f"{mean:.4f}, worst {max(values):.3f}".replace("-", "\u2212")
+        axes.text(1.01, line, told, va="center", transform=axes.get_yaxis_transform(), fontsize="small")
     always = {family.key for family in FAMILIES}
     axes.set_yticks(range(len(methods)), [("always " if one in always else "") + LABELS[one] for one in methods])
     axes.axvline(0, color=INK, linewidth=0.6)
-    axes.set_xlim(right=1.42 * max(max(found.regrets(cases, method)) for method in methods))
-    axes.set_xlabel("regret: score of the best classic family less the method's own (bar: mean, line: worst)")
-    axes.set_title(f"{len(cases)} populations on which nothing was fixed")
+    axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
+    shown = [-0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1]
+    axes.set_xlim(right=1.3 * max(max(found.regrets(cases, method)) for method in methods))
+    low, high = axes.get_xlim()
+    axes.set_xticks([tick for tick in shown if low <= tick <= high])
+    axes.xaxis.set_major_formatter(lambda tick, _: f"{tick:g}".replace("-", "\u2212"))
+    axes.minorticks_off()
+    axes.set_xlabel(
+        "regret: score of the best classic family less the method's own\n(dot: a population, diamond: the mean)"
+    )
+    count = f"{len(cases)} populations" if len(cases) != 1 else "one population"
+    axes.set_title(f"{count} on which nothing was fixed")
     bare(axes, "top", "right")
-    return save(figure, path)
+    return figure
 
 
 def _gains(found: Outcome, path: Path) -> Path:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.blocks.variances import MOST, Known
+from palmette.blocks.variances import MOST, Known, told_apart
 from palmette.errors import BadInput
 from palmette.population import Population
 from palmette.theory.evidence import Evidence, by_direction
@@ -195,7 +195,7 @@ def components_of(people: Seen, known: Known, *, per_direction: bool = False) ->
 
 def _told_apart(tree: Tree) -> tuple[list[int], list[str]]:
     """Return the tiers whose variances can be told apart, and what to say of the others."""
-    free, doubts = [0], list[str]()
+    doubts = list[str]()
     for tier in range(1, tree.top):
         if tree.size(tier) == 1:
             doubts.append("There is one team only, so nothing can be said of how much teams differ.")
@@ -204,9 +204,7 @@ def _told_apart(tree: Tree) -> tuple[list[int], list[str]]:
             doubts.append(
                 f"Every team has one {below}, so how much teams and their members differ cannot be told apart."
             )
-        else:
-            free.append(tier)
-    return free, doubts
+    return told_apart(tree), doubts
 
 
 def _doubts(people: Seen, ratios: Sequence[float], errors: Sequence[float], shares: Sequence[float]) -> list[str]:

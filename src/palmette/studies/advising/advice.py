@@ -22,8 +22,9 @@ class Choice:
         family: The family of methods.
         label: What people call it.
         recipe: The algorithm with settings and rounds that can be run.
-        prediction: What it is predicted to score.
+        prediction: What it is predicted to score; ``None`` where nothing is predicted (`Advice.unforeseen`).
         why: The reason, in a sentence.
+        reason: Its name.
         costs: What it costs on every link.
     """
 
@@ -31,8 +32,9 @@ class Choice:
     family: str
     label: str
     recipe: Recipe
-    prediction: Prediction
+    prediction: Prediction | None
     why: str
+    reason: str
     costs: tuple[Cost, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,7 +47,7 @@ class Choice:
             "model": made.model,
             "settings": _written(dict(made.settings)),
             "rounds": made.rounds,
-            "predicted": asdict(self.prediction),
+            "predicted": None if self.prediction is None else asdict(self.prediction),
             "why": self.why,
             "costs": [asdict(cost) for cost in self.costs],
         }
@@ -64,7 +66,9 @@ class Advice:
         personal: How to make a model for every device.
         team: How to make a model for every team; ``None`` where there are no teams.
         everybody: How to make one model for everybody.
-        predictions: What each family is predicted to score with settings that suit it.
+        predictions: What each family is predicted to score with settings that suit it; nothing where no score is predicted.
+        ranked: All families, the one that is predicted to score best with a budget like the study's first.
+        unforeseen: Why no score is predicted, in a sentence; empty where one is.
         losers: Names of the devices that are predicted to be better off alone than with the advised personal models.
         doubts: Sentences where the advice does not know.
         seconds: CPU seconds that it took.
@@ -79,6 +83,8 @@ class Advice:
     team: Choice | None
     everybody: Choice
     predictions: Mapping[str, Prediction]
+    ranked: tuple[str, ...]
+    unforeseen: str
     losers: tuple[str, ...]
     doubts: tuple[str, ...]
     seconds: float
@@ -97,6 +103,8 @@ class Advice:
             "team": None if self.team is None else self.team.as_dict(),
             "global": self.everybody.as_dict(),
             "predictions": {family: asdict(one) for family, one in self.predictions.items()},
+            "ranked": list(self.ranked),
+            "unforeseen": self.unforeseen,
             "losers": list(self.losers),
             "doubts": list(self.doubts),
             "seconds": self.seconds,

@@ -83,7 +83,8 @@ def advise(
         found = found if looked is population else for_everybody(found, population)
         alpha = rounded(1 / curvature(learner).start)
     kind: Kind = "network" if not linear else "numbers" if population.classes is None else "classes"
-    sizes = float(len(people.z)), float(population.tests.sum())
+    chance = -math.inf if population.classes is None else 1 / population.classes
+    sizes = float(len(people.z)), float(population.tests.sum()), chance
     predictions = {
         family: calibrating.predict(kind, family, held.family(family), *sizes)
         for family, form in SURROGATES.items()
@@ -102,7 +103,9 @@ def advise(
         personal=personal,
         team=made.team(kind, sizes),
         everybody=made.choice("global", "fedavg", "common"),
-        predictions=predictions,
+        predictions={} if made.unforeseen else predictions,
+        ranked=tuple(sorted(predictions, key=lambda family: -predictions[family].score)),
+        unforeseen=made.unforeseen,
         losers=_losers(population, ids, held, personal.family, predictions),
         doubts=doubts_of(population, found, kind, predictions, looked.devices),
         seconds=time.process_time() - began,
@@ -160,6 +163,7 @@ class _Maker:
         layout: Layout,
     ) -> None:
         self.found, self.held, self.predictions, self.layout = found, held, predictions, layout
+        self.unforeseen = calibrating.unforeseen(steps, local_steps)
         self.given: dict[str, Any] = {"alpha": alpha, "steps": steps, "local_steps": local_steps}
 
     def choice(
@@ -167,7 +171,7 @@ class _Maker:
     ) -> Choice:
         """Return one choice with its settings, its prediction and its cost."""
         made = recipe(family, self.found, model=model, **self.given)
-        told = prediction or self.predictions[family]
+        told = None if self.unforeseen else prediction or self.predictions[family]
         return Choice(
             what,
             family,
@@ -175,10 +179,11 @@ class _Maker:
             made,
             told,
             why(reason, self.found),
+            reason,
             tuple(costs(made, self.found.tree, self.layout)),
         )
 
-    def team(self, kind: Kind, sizes: tuple[float, float]) -> Choice | None:
+    def team(self, kind: Kind, sizes: tuple[float, float, float]) -> Choice | None:
         """Return how to make a model for every team; ``None`` where there are no teams."""
         if len(self.found.ratios) < 2:
             return None

@@ -77,6 +77,8 @@ def _ladder(
     """Return ladder with the pulls that the components mean."""
     own = 0 if math.isinf(found.lam) else own
     made = {**base, "share": min(max(found.share, 0.001), 0.999), "team_steps": 1, "tune_steps": max(own, 1)}
+    if found.tree.top < 2:
+        made = {key: value for key, value in made.items() if key not in ("share", "team_steps")}
     if directions:
         made |= {"lam": "auto", "gamma": "auto", "directions": True}
     else:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from palmette.population import Population
+from palmette.studies.advising.advice import Choice
 from palmette.studies.advising.calibrating import Prediction
 from palmette.studies.advising.families import FAMILIES, Kind
 from palmette.studies.advising.predicting import DIRECTIONS, LADDER
@@ -16,7 +18,6 @@ LABELS: Mapping[str, str] = {
     DIRECTIONS: "Ladder, a pull per direction",
 }
 """What people call each family."""
-_LADDER = "Ladder trains one model for everybody, from it one per team, from that one per device"
 _WIDE = 0.1  # a standard error of a score beyond which it says little
 
 
@@ -29,17 +30,28 @@ def why(reason: str, found: Components) -> str:
     """
     parts = dict(zip(("devices", "teams"), found.shares[:-1], strict=False))
     devices, teams, noise = parts.get("devices", 0.0), sum(found.shares[1:-1]), found.shares[-1]
-    mixed = (
-        f"Of what a common model cannot explain, {_percent(teams)} lies between teams, {_percent(devices)} between the devices "
-        f"of a team and {_percent(noise)} is noise; "
-        if len(found.ratios) > 1
-        else f"Of what a common model cannot explain, {_percent(devices)} lies between devices and {_percent(noise)} is noise; "
+    inner = len(found.ratios) > 1
+    where = (
+        f"{percent(teams)} lies between teams, {percent(devices)} between the devices of a team"
+        if inner
+        else f"{percent(devices)} lies between devices"
     )
+    sure = not found.doubts
+    begin = (
+        "Of what a common model cannot explain"
+        if sure
+        else "As far as can be told here (see the doubts), of what a common model cannot explain"
+    )
+    mixed = f"{begin}, {where} and {percent(noise)} is noise; "
+    middle = ", from it one per team, from that" if inner and not math.isinf(found.gamma) else ", and from it"
+    ladder = f"Ladder trains one model for everybody{middle} one per device"
     ends = {
-        "both": f"{_LADDER}, each tier held to the one above just as strongly as that asks for.",
-        "by direction": f"{_LADDER}, each held to the one above, direction by direction of the features.",
-        "all own": f"with their samples devices know {found.own_df:.0%} of their own model by themselves.",
-        "nobody differs": "there is nothing that a model of one's own could gain.",
+        "both": f"{ladder}, each held to the one above just as strongly as that asks for.",
+        "by direction": f"{ladder}, each held to the one above, direction by direction of the features.",
+        "all own": f"with their samples devices know {percent(found.own_df)} of their own model by themselves.",
+        "nobody differs": "there is nothing that a model of one's own could gain."
+        if sure
+        else "so a model of one's own would gain little, unless devices differ more than these samples show.",
         "only teams differ": "devices of a team are alike, and teams have little in common.",
         "predicted": "on training samples that were left out it does better than models held to each other.",
     }
@@ -52,8 +64,25 @@ def why(reason: str, found: Components) -> str:
     return others[reason] if reason in others else mixed + ends[reason]
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Write a share."""
     return "less than 1 %" if 0 < share < 0.01 else f"{100 * share:.0f} %"
+
+
+def not_first(choice: Choice) -> str:
+    """Say why the advised method is not the one with the best prediction.
+
+    Args:
+        choice: How to make personal models.
+    """
+    ends = {
+        "both": "the predictions of the two differ by less than they may be wrong.",
+        "by direction": "the predictions of the two differ by less than they may be wrong.",
+        "predicted": "it is the simplest that is predicted to do better than Ladder.",
+        "tried": "it did better in the trial.",
+    }
+    known = "it follows from the differences shown above alone."
+    return f"The advised method is not the first in this table: {ends.get(choice.reason, known)}"
 
 
 def doubts_of(
@@ -79,6 +108,8 @@ def doubts_of(
             "The model is a network, but the advice looks at the inputs only, as a linear model sees them: scores are rough, "
             "and a network may find common ground that a linear model does not see."
         )
+    if found.tree.top < 2:
+        doubts.append("The tree has no teams; scores were checked on trees with one tier of teams only.")
     if found.tree.top > 2:
         doubts.append("The tree has several tiers of teams; scores were checked on trees with one tier of teams only.")
     best = max(one.score for one in predictions.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,12 +104,12 @@ def confirm(advice: Advice, task: Task, *, local_steps: int, seed: int, told: Ca
 def _best_two(advice: Advice) -> tuple[str, str]:
     """Return the advised family and the one that is predicted to be the next best."""
     mine = advice.personal.family
-    others: Mapping[str, float] = {
-        family: one.score
-        for family, one in advice.predictions.items()
-        if family in _RUNNABLE and not (family.startswith("ladder") and mine.startswith("ladder"))
-    }
-    return mine, max((family for family in others if family != mine), key=lambda family: others[family])
+    others = (
+        family
+        for family in advice.ranked
+        if family in _RUNNABLE and family != mine and not (family.startswith("ladder") and mine.startswith("ladder"))
+    )
+    return mine, next(others)
 
 
 def _made(advice: Advice, one: Candidate, steps: int, local_steps: int) -> Recipe:
@@ -125,7 +125,8 @@ def _with(advice: Advice, best: Candidate, local_steps: int, task: Task) -> Advi
     if best.family != advice.personal.family:
         why = "It was the best of those tried on held-out training samples."
     cost = tuple(costs(made, advice.population.tree, task.layout))
-    chosen = Choice("personal", best.family, LABELS[best.family], made, advice.predictions[best.family], why, cost)
+    told = advice.predictions.get(best.family)
+    chosen = Choice("personal", best.family, LABELS[best.family], made, told, why, "tried", cost)
     return replace(advice, personal=chosen, losers=() if best.family == "local" else advice.losers)
 
 

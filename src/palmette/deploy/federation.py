@@ -104,7 +104,8 @@ def read_federation(path: Path) -> Federation:
     except ValidationError as error:
         for item in error.errors():
             where = str(item["loc"][0])
-            problems.append(f"{where}: {item['msg']} ({known.get(where, '')})")
+            said = "must be given" if item["type"] == "missing" else item["msg"]
+            problems.append(f"{where}: {said} ({known.get(where, '')})")
     if problems:
         raise BadInput(f"{path}: " + "; ".join(dict.fromkeys(problems)))
     return found

@@ -287,11 +287,17 @@ class Simulation(Models):
             self.stores[tier].write(ids, state, self.round)
 
     def _to_devices(self, parcel: Parcel) -> Iterator[tuple[slice, Arrival]]:
-        """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
-        count = len(parcel.ids)
+        """Run the device program chunk by chunk; replies come out in order."""
+        return self._worked(parcel, self._chunks(len(parcel.ids)))
+
+    def _chunks(self, count: int) -> list[slice]:
+        """Cut up some participants, by the model and their number alone, into chunks that work at once."""
         size = min(self._chunk or self.learner.chunk(count), count)
-        chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
-        threads = self.threads if self.learner.worth_a_thread(size) else 1
+        return [slice(low, min(low + size, count)) for low in range(0, count, size)]
+
+    def _worked(self, parcel: Parcel, chunks: list[slice]) -> Iterator[tuple[slice, Arrival]]:
+        """Let some chunks work, on all threads; replies come out in order, few of them waiting at a time."""
+        threads = self.threads if self.learner.worth_a_thread(chunks[0].stop - chunks[0].start) else 1
         self.learner.inside = max(1, self.threads // min(threads, len(chunks)))
         others: dict[int, Future[tuple[Arrival, int]]] = {}
         begun = 0

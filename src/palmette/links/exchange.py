@@ -59,8 +59,8 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
     everybody = there is node.child_places
     here, ids = (parents, children) if everybody else (parents[there], children[there])
     exchanges = torch.from_numpy(number.numpy()[here.numpy()])
-    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office, ask.wait)
     reduction = Reduction(node, ask, weights, asked, there, link.aggregate)
+    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office, ask.wait, reduction)
     tally = _Tally(parcel, timed=office.clocked or ask.apart)
     if ids.shape[0]:
         for positions, arrival in transport(parcel):

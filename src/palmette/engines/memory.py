@@ -11,7 +11,6 @@ from torch import Tensor
 
 from palmette.engines.store import Store
 
-
 Make = Callable[[str, int, Mapping[str, Tensor], Path | None, str], Store]
 
 

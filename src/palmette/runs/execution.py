@@ -93,7 +93,8 @@ class Execution:
         }
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
-        self._fingerprint = fingerprint(simulation, config)
+        self.fingerprint = fingerprint(simulation, config)
+        """What the run is about."""
         self._stop = False
 
     @property
@@ -104,9 +105,9 @@ class Execution:
     def run(self) -> None:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer
-        began = recognised(self._folder, self._fingerprint)
+        began = recognised(self._folder, self.fingerprint)
         resumed = self._resumed()
-        introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())
+        introduce(self._folder, self.fingerprint, began, self._config.to_toml().encode())
         if not self._folder.has(POPULATION):
             self._folder.write_table(POPULATION, roll(simulation.population))
         self._folder.log(
@@ -150,7 +151,7 @@ class Execution:
     def _resumed(self) -> bool:
         """Go on from what the folder keeps, and return whether there is something."""
         folder = self._folder
-        kept = self._keeper.load(unfit=partial(unfit, self._simulation, self._fingerprint.digest))
+        kept = self._keeper.load(unfit=partial(unfit, self._simulation, self.fingerprint.digest))
         if kept is not None:
             self._restore(kept)
             folder.reopen()
@@ -252,7 +253,7 @@ class Execution:
         """
         with self._timed("checkpoints"):
             memory = Memory(
-                run=self._fingerprint.digest,
+                run=self.fingerprint.digest,
                 every=self._history.every,
                 initial_loss=self._bounds.initial,
                 sane=self._sane,
@@ -310,6 +311,7 @@ class Execution:
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
         steps |= {"wasted_steps": simulation.wasted_steps, "adapt_steps": adapted, "threads": simulation.threads}
+        steps |= {"processes": simulation.processes}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._history.table())
         folder.close(keep_state=keep)

@@ -8,7 +8,9 @@ process to the next in the order of the devices, and what came of it is told to 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,12 @@ import torch
 from torch import Tensor
 
 from palmette.engines.memory import LinkMemory
-from palmette.engines.peers import COMMAND, Lost, Peers, like, looks
+from palmette.engines.peers import COMMAND, EXCHANGE, Lost, Peers, like, looks
 from palmette.engines.shared import SharedExchange
 from palmette.engines.sharing import Shares, blocks_of, homes_of
 from palmette.engines.simulate import Simulation
 from palmette.engines.spread import Spread
+from palmette.links.office import Office
 from palmette.links.parcel import Arrival, Parcel
 
 
@@ -109,6 +112,17 @@ class Distributed(Simulation):
         chunks = self._chunks(len(parcel.ids))
         blocks = blocks_of(chunks, self.processes, self.learner.width * self.learner.dtype.itemsize)
         return SharedExchange(self, parcel, Shares(blocks, parcel.ids, parcel.parents, self._homes)).run()
+
+    @cached_property
+    def _offices(self) -> list[Office]:
+        devices, *others = super()._offices
+        return [replace(devices, counted=self._counted), *others]
+
+    def _counted(self, ids: Tensor, count: Callable[[Tensor], int]) -> int:
+        """Return the sum of what all processes count, each of the devices that are at home in it."""
+        mine = (self._homes[ids] == self.peers.rank).nonzero().squeeze(1)
+        told = self.peers.meet(EXCHANGE, {"count": count(mine) if len(mine) else 0})
+        return sum(one["count"] for one in told)
 
     @property
     def counts_devices(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -280,7 +281,8 @@ def _as_bytes(text: bytes) -> Tensor:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0].rpartition("] ")[2][:200] or type(error).__name__
+    first = str(error).strip().split("\n")[0].split(". This is")[0]
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", first)[:200] or type(error).__name__
 
 
 @contextmanager

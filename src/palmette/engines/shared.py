@@ -52,17 +52,19 @@ class SharedExchange:
     def run(self) -> Iterator[tuple[slice, Arrival]]:
         """Do this process's part; yield what came of all parts, in order."""
         simulation, before = self._simulation, self._simulation.device_steps
-        self._welcome()
-        for store in simulation.device_stores.values():
-            store.written_to = False
-        for block in self._shares.of(self._rank):
-            self._work(block)
-        told = self._peers.meet(EXCHANGE, self._told(simulation.device_steps - before))
-        self._peers.sent()
-        self._refuse_failed(told)
-        simulation.device_steps = before + sum(one["steps"] for one in told)
-        arrivals = self._arrivals(told)
-        self._settle(arrivals, {name: look for one in told for name, look in one["kept"].items()})
+        try:
+            self._welcome()
+            for block in self._shares.of(self._rank):
+                self._work(block)
+            told = self._peers.meet(EXCHANGE, self._told(simulation.device_steps - before))
+            self._peers.sent()
+            self._refuse_failed(told)
+            simulation.device_steps = before + sum(one["steps"] for one in told)
+            arrivals = self._arrivals(told)
+            self._settle(arrivals, {name: look for one in told for name, look in one["kept"].items()})
+        finally:
+            for store in simulation.device_stores.values():
+                store.farewell()
         seen = {name: look for one in told for name, look in one["looks"].items()}
         if self._reduction.chains:
             self._share_sums(seen)
@@ -121,7 +123,7 @@ class SharedExchange:
         kept = {
             name: {kind: looks(row[None], 0) for kind, row in store.initial.items()}
             for name, store in self._simulation.device_stores.items()
-            if store.written_to
+            if store.used
         }
         error = None if self._error is None else [self._error[0], *_described(self._error[1])]
         return {

@@ -49,8 +49,8 @@ class Spread(Store):
         self.name, self._away = name, away
         self._ask, self._bring = elsewhere, homewards
         self._guests: tuple[Tensor, dict[str, Tensor]] | None = None
-        self.written_to = False
-        """Whether rows were written since this was last set."""
+        self.used = False
+        """Whether rows were written in the exchange under way."""
         self._made: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     # -- guests --------------------------------------------------------------------------------------------------------
@@ -60,8 +60,8 @@ class Spread(Store):
         self._guests = ids, rows
 
     def farewell(self) -> list[tuple[Tensor, dict[str, Tensor]]]:
-        """Return what became of guests, and forget them."""
-        made, self._made, self._guests = self._made, [], None
+        """Return what became of guests, and forget them: an exchange is over."""
+        made, self._made, self._guests, self.used = self._made, [], None, False
         return made
 
     def mark(self, ids: Tensor, round_: int) -> None:
@@ -97,7 +97,7 @@ class Spread(Store):
 
     def write(self, ids: Tensor, state: State, round_: int) -> None:
         """Keep new rows of some devices; those of guests until they go home."""
-        away, self.written_to = self._away[ids], True
+        away, self.used = self._away[ids], True
         if not bool(away.any()):
             super().write(ids, state, round_)
             return

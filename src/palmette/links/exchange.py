@@ -221,8 +221,13 @@ def _sent_in_vain(parcel: Parcel, asked: Tensor, there: Tensor, number: Tensor) 
     """Return the bytes that went down to children that were not reached, encoded for each as the link does."""
     if len(asked) == len(there):
         return 0
-    node = parcel.node
+    node, office = parcel.node, parcel.office
     out = asked[~torch.isin(asked, there)]
-    ids, here = node.child_ids[out], node.child_parents[out]
-    lost = Parcel(ids, number[here], parcel.message, here, out, node, parcel.office)
-    return int(lost.post.send("down", lost.take(slice(None), wrapped=True), ids).lengths.sum())
+
+    def length(some: Tensor) -> int:
+        places = out[some]
+        ids, here = node.child_ids[places], node.child_parents[places]
+        lost = Parcel(ids, number[here], parcel.message, here, places, node, office)
+        return int(lost.post.send("down", lost.take(slice(None), wrapped=True), ids).lengths.sum())
+
+    return office.counted(node.child_ids[out], length)

@@ -46,6 +46,7 @@ from palmette.runs.stopping import hearing
 from palmette.theory import advice, compared, warnings_of
 
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
+_SAME = 2.0  # seconds within which torchrun passes a Ctrl-C on to a process that heard it
 _PUBLISH_SHARE, _PUBLISH_PAUSE = 0.01, 1.0  # of a run's seconds; seconds between two writings of the history so far
 
 
@@ -132,7 +133,7 @@ class Execution:
         if simulation.round == 0:
             for text in (*simulation.learner.doubts, *self._look()):
                 self._folder.warn(text)
-        with hearing(self._asked_to_stop):
+        with hearing(self._asked_to_stop, _SAME if simulation.processes > 1 else 0.0):
             try:
                 if not resumed:
                     self._history.record(self._measure(), None)

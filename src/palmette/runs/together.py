@@ -6,6 +6,8 @@ The others (`palmette.runs.serving`) wait until they are given the run's config.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -78,6 +80,10 @@ def together(simulation: Simulation, config: RunConfig, folder: Folder, mine: Fi
         _call_up(peers, simulation, config, folder, mine)
         yield
     except Lost as error:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(
+                signal.SIGTERM, signal.SIG_IGN
+            )  # torchrun ends all when one is gone, and this one is to say why
         raise _stopped(error, folder) from None
     finally:
         if not peers.broken:

@@ -95,25 +95,29 @@ def differences(one: Simulation, other: Simulation) -> list[str]:
 def compared(
     pair: Pair, name: str, method: Algorithm, case: str, people: Population | None = None, **more: Any
 ) -> list[str]:
-    """Run a method in one process and in all, stopped and gone on with; return what differs."""
+    """Run a method in one process and in all, in a storm stopped and gone on with; return what differs."""
     people = people or people_for(method)
     links = {tier: link for tier, link in CASES[case].get("links", {}).items() if tier < people.tree.top}
     given = method, people, task_for(method, people)
     named: dict[str, Any] = {"rounds": ROUNDS, "chunk": 2, "threads": 1, **CASES[case], "links": links, **more}
     kept: dict[str, Any] = {}
-    with pair.simulation(*given, **named) as first:
-        if pair.leads:
-            for _ in range(ROUNDS - 1):
-                first.step()
-            kept = {name: _whole(value) for name, value in first.state().items()}
+    rounds, done = (ROUNDS, ROUNDS - 1) if case == "storm" else (2, 0)
+    if done:
+        with pair.simulation(*given, **named) as first:
+            if pair.leads:
+                for _ in range(done):
+                    first.step()
+                kept = {name: _whole(value) for name, value in first.state().items()}
     told: list[str] = []
     with pair.simulation(*given, **named) as second:
         if pair.leads:
             alone = Simulation(*given, **named)
-            for _ in range(ROUNDS):
+            for _ in range(rounds):
                 alone.step()
-            second.restore(kept)
-            second.step()
+            if done:
+                second.restore(kept)
+            for _ in range(rounds - done):
+                second.step()
             told = [f"{name} ({case}): {what}" for what in differences(alone, second)]
     return told
 

@@ -77,6 +77,7 @@ def _other_processes() -> Iterator[None]:
     if not rank.isdecimal() or "WORLD_SIZE" not in os.environ:
         yield
         return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what goes wrong between processes is said in a sentence
     from palmette.engines.peers import place
 
     here = place()

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from pages import DOCS, table, write
 
+from pairs import CASES, TABLE, Pair, differences
 from palmette.algorithms import ALGORITHMS, PerMFL
 from palmette.bench.workloads import Case, Workload
 from palmette.engines.distributed import Distributed
 from palmette.engines.peers import COMMAND
 from palmette.engines.simulate import Simulation
 from palmette.protocol.settings import build
-from pairs import CASES, TABLE, Pair, differences
 
 WORKLOADS = (
     Workload("dnn 784-100-10", "dnn", (784,), {"hidden": (100,)}, tree="4x100", samples=40, tests=4),
@@ -172,7 +172,9 @@ def main() -> int:
         f"Device-steps per second, medians of {TURNS} turns of about a second, one thread per process, a machine of "
         f"{os.cpu_count()} cores that others use, too (load {os.getloadavg()[2]:.1f} over the last 15 minutes)."
     )
-    more = f"Every algorithm ({len(ALGORITHMS)}, some with several settings), {len(CASES)} ways each, compared with one process:"
+    more = (
+        f"Every algorithm ({len(ALGORITHMS)}, some with several settings), {len(CASES)} ways each, beside one process:"
+    )
     names = ["processes", "rows of the contract table", "links", "differences"]
     write(
         DOCS / "distributed.md",

@@ -84,9 +84,7 @@ class Distributed(Simulation):
             looked: What its rows look like.
         """
         if name not in self.device_stores:
-            cpu = torch.device("cpu")
-            zeros = {kind: like([*look[:2], [1, *look[2][1:]]], cpu)[0].zero_() for kind, look in looked.items()}
-            self.memories[0].add(name.removeprefix("link/0/"), zeros)
+            self._add(name, looked)
         return self.device_stores[name]
 
     # -- a round -------------------------------------------------------------------------------------------------------
@@ -215,16 +213,17 @@ class Distributed(Simulation):
         self.round = told["round"]
         for name, looked in told["stores"].items():
             if name not in self.kept:
-                _, tier, key = name.split("/", 2)
-                zeros = {
-                    kind: like([*look[:2], [1, *look[2][1:]]], torch.device("cpu"))[0].zero_()
-                    for kind, look in looked.items()
-                }
-                self.memories[int(tier)].add(key, zeros)
+                self._add(name, looked)
         for store in self.kept.values():
             if not isinstance(store, Spread):
                 store.forget()
         self._share_all(list(told["stores"]), told["record"])
+
+    def _add(self, name: str, looked: Mapping[str, list[Any]]) -> None:
+        """Make room for something that codecs of a link remember."""
+        _, tier, key = name.split("/", 2)
+        zeros = {kind: like([*look[:2], look[2][1:]], self.learner.device).zero_() for kind, look in looked.items()}
+        self.memories[int(tier)].add(key, zeros)
 
     def _share_all(self, names: list[str], absences: int | None = None) -> None:
         """Give rank 0's rows of inner nodes, counts and record to all."""

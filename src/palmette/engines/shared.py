@@ -8,22 +8,24 @@ sums are given to all (or all replies, where a program wants them one by one), a
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-import palmette.errors
+from palmette.engines.failures import described, made_again
 from palmette.engines.peers import EXCHANGE, like, looks
 from palmette.engines.sharing import Block, Shares
-from palmette.errors import PalmetteError
 from palmette.learner import Halted
 from palmette.links.parcel import Arrival, Parcel
 
 if TYPE_CHECKING:
     from palmette.engines.distributed import Distributed
+
+Sums = tuple[slice, dict[str, Tensor], Tensor | None]
+"""Replies to be added up: places, rows by name, and whose entered (bool)."""
 
 _TOLD = 3  # numbers of a participant besides the counts of its node: reason, when it ended, when its reply was there
 
@@ -81,7 +83,7 @@ class SharedExchange:
         """Compute a block, and add its replies to the sum that comes from the block before it."""
         shares, number, done = self._shares, self._shares.number(block), self._done.setdefault(block.first, [])
         chains, first = self._reduction.chains, int(shares.parents[block.all.start])
-        goes_on, waiting = chains and shares.continues(number), list[tuple[slice, Any, Tensor | None]]()
+        goes_on, waiting = chains and shares.continues(number), list[Sums]()
         try:
             for positions, arrival in self._simulation.worked(self._parcel, block.chunks) if not self._error else ():
                 if not chains or arrival.entered is None or bool(arrival.entered.any()):
@@ -91,14 +93,10 @@ class SharedExchange:
                     continue
                 # Only the children of the parent that is in both blocks have to wait for its sum.
                 early = int((shares.parents[positions] == first).sum()) if goes_on else 0
-                for at, part in (
-                    (waiting, _cut(positions, arrival, 0, early)),
-                    (None, _cut(positions, arrival, early)),
-                ):
-                    if part is not None and at is None:
-                        self._reduction.sum(*part)
-                    elif part is not None:
-                        waiting.append(part)
+                if early:
+                    waiting.append(_cut(positions, arrival, 0, early))
+                if early < positions.stop - positions.start:
+                    self._reduction.sum(*_cut(positions, arrival, early))
         except Halted:
             raise
         except Exception as error:  # the others must not wait for this process: they are told
@@ -125,7 +123,7 @@ class SharedExchange:
             for name, store in self._simulation.device_stores.items()
             if store.used
         }
-        error = None if self._error is None else [self._error[0], *_described(self._error[1])]
+        error = None if self._error is None else [self._error[0], *described(self._error[1])]
         return {
             "steps": steps,
             "error": error,
@@ -146,7 +144,7 @@ class SharedExchange:
         if rank == self._rank and self._error is not None:
             error: Exception = self._error[1]
         else:
-            error = _made_again(rank, *told[rank]["error"][1:])
+            error = made_again(rank, *told[rank]["error"][1:])
         self._simulation.agreed = error
         raise error
 
@@ -187,8 +185,7 @@ class SharedExchange:
         for block in self._shares.blocks:
             part = numbers[block.all]
             if block.rank == self._rank:
-                rows = zip(block.chunks, self._done[block.first], strict=True)
-                for positions, arrival in rows:
+                for positions, arrival in zip(block.chunks, self._done[block.first], strict=True):
                     for column, value in enumerate((arrival.reason, arrival.ended, arrival.at)):
                         if value is not None:
                             numbers[positions, column] = value.to(torch.int64)
@@ -284,30 +281,12 @@ def _named(body: Any) -> dict[str, Tensor]:
 
 
 def _with_body(arrival: Arrival, body: Any) -> Arrival:
-    given = arrival.bytes_up, arrival.bytes_down, arrival.entered, arrival.reason, arrival.ended, arrival.at
-    return Arrival(body, *given)
+    return replace(arrival, body=body)
 
 
-def _cut(positions: slice, arrival: Arrival, low: int, high: int | None = None) -> Any:
-    """Return some lines of what arrived from a chunk: places, replies, and whose entered; nothing where there are none."""
-    part = slice(low, positions.stop - positions.start if high is None else high)
-    if part.start >= part.stop:
-        return None
-    body = {name: rows[part] for name, rows in _named(arrival.body).items()}
-    places = slice(positions.start + part.start, positions.start + part.stop)
-    return places, body, None if arrival.entered is None else arrival.entered[part]
-
-
-def _described(error: Exception) -> tuple[str, str]:
-    """Return an error as text: its kind and what it says; of a bug, where it happened."""
-    if isinstance(error, PalmetteError | MemoryError):
-        return type(error).__name__, str(error)
-    return "RuntimeError", "".join(traceback.format_exception(error))
-
-
-def _made_again(rank: int, kind: str, text: str) -> Exception:
-    """Return an error of another process."""
-    known = getattr(palmette.errors, kind, None)
-    if isinstance(known, type) and issubclass(known, PalmetteError):
-        return known(text)
-    return MemoryError(text) if kind == "MemoryError" else RuntimeError(f"in process {rank}: {text}")
+def _cut(positions: slice, arrival: Arrival, low: int, high: int | None = None) -> Sums:
+    """Return some lines of what arrived from a chunk: places, replies, and whose entered."""
+    high = positions.stop - positions.start if high is None else high
+    body = {name: rows[low:high] for name, rows in _named(arrival.body).items()}
+    entered = None if arrival.entered is None else arrival.entered[low:high]
+    return slice(positions.start + low, positions.start + high), body, entered

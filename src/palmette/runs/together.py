@@ -112,14 +112,15 @@ def _unlike(simulation: Simulation, mine: Fingerprint, answer: Mapping[str, Any]
     theirs = Fingerprint(answer["parts"], answer["settings"], answer["environment"])
     if differ := mine.differences(theirs):
         return f"there the run is another; what differs: {'; '.join(differ)}"
-    if other := mine.other_environment(theirs):
-        return f"it has {', '.join(_turned(one) for one in other)}, and the last bits depend on it; give all machines the same"
+    here = mine.environment
+    if other := [
+        f"{name} {value} (here {here.get(name)})"
+        for name, value in theirs.environment.items()
+        if here.get(name) != value
+    ]:
+        return f"it has {', '.join(other)}, and the last bits depend on it; give all machines the same"
     backend = simulation.learner.backend.name
     return "" if answer["backend"] == backend else f"it has no backend {backend}, only {answer['backend']}"
-
-
-def _turned(told: str) -> str:
-    return told.replace("(now", "here and there (").replace("( ", "(")
 
 
 def _stopped(error: Lost, folder: Folder) -> Lost:

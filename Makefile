@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed
+.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-distributed
 
 setup: .venv/ready
 
@@ -157,6 +157,11 @@ prove-language: .venv/ready
 prove-bounds: export PALMETTE_DATA ?= ../shared/data
 prove-bounds:
 	$(PYTHON) proofs/bounds.py
+
+# One run on two processes beside two runs of their own, and every algorithm on two and three; some ten minutes.
+prove-distributed: export PYTHONPATH = tests
+prove-distributed: .venv/ready
+	.venv/bin/python proofs/distributed.py
 
 # The benchmark has an environment of its own: pfl-research, JAX and fedjax are compared with, not depended on.
 .venv-bench/ready: pyproject.toml constraints.txt $(KERNEL)

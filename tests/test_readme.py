@@ -137,10 +137,13 @@ def expected() -> dict[str, dict[str, float]]:
     }
 
 
-def test_the_readme_promises_no_deployment() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "real federation" not in text
-    assert "over a network is not there yet" in text
+def test_the_readme_and_the_page_of_deployment_name_commands_that_exist() -> None:
+    told = set()
+    for page in (ROOT / "README.md", DOCS / "deployment.md"):
+        told |= set(re.findall(r"palmette (deploy \w+|serve)\b", page.read_text(encoding="utf-8")))
+    assert told >= {"deploy init", "deploy demo", "deploy status", "deploy revoke", "serve"}
+    for words in told:
+        assert CliRunner().invoke(app, [*words.split(), "--help"]).exit_code == 0, words
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import contextmanager
 
 TYPE_CHECKING = False
 if (
     TYPE_CHECKING
 ):  # every module that need not be loaded before the first line of `main` makes the unguarded start shorter
+    from collections.abc import Iterator
     from types import FrameType
 
 _LOADER = "<frozen importlib._bootstrap>"
@@ -54,9 +56,10 @@ def main() -> None:
         from palmette.guards.terminal import guard
 
         guard()  # for good: a bug's traceback is written when all else has ended
-        from palmette.cli.app import app
+        with _other_processes():
+            from palmette.cli.app import app
 
-        app(prog_name="palmette")
+            app(prog_name="palmette")
     except KeyboardInterrupt:
         _leave()
     except SystemExit as leaving:
@@ -65,6 +68,29 @@ def main() -> None:
         raise
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done; what is left is to leave
+
+
+@contextmanager
+def _other_processes() -> Iterator[None]:
+    """Let rank 0 alone run the command where torchrun started several processes; the others take part as it says."""
+    rank = os.environ.get("RANK", "")
+    if not rank.isdecimal() or "WORLD_SIZE" not in os.environ:
+        yield
+        return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # what goes wrong between processes is said in a sentence
+    from palmette.engines.peers import place
+
+    here = place()
+    if here is not None and here.rank > 0:
+        from palmette.runs.serving import serve
+
+        sys.exit(serve())
+    try:
+        yield
+    finally:
+        from palmette.runs.together import dismissed
+
+        dismissed()
 
 
 def _leave(text: str = "palmette: stopped\n") -> None:

@@ -116,13 +116,14 @@ def run(
         from palmette.cli.progress import follow
         from palmette.runs import check_exist, execute
         from palmette.runs.folder import claimed
+        from palmette.runs.together import leading
         from palmette.track.tracker import chosen
 
         check_exist(exist.value, out)
         trackers = chosen(track or (), "--track")
         given = {"data.name": data, "tree": tree, "model.name": model, "rounds": rounds, "seed": seed}
         made = configure(algorithm, file=config, options=given, assignments=settings or [])
-        with claimed(out, Path("runs"), f"{made.label}-{made.data.label}") as folder:
+        with claimed(out, Path("runs"), f"{made.label}-{made.data.label}") as folder, leading():
             result = follow(
                 made.label,
                 folder,
@@ -168,6 +169,7 @@ def resume(
         from palmette.runs import resume as go_on
         from palmette.runs.folder import Folder
         from palmette.runs.kept import config_in
+        from palmette.runs.together import leading
         from palmette.studies.plan import is_study
         from palmette.track.tracker import chosen
 
@@ -189,7 +191,8 @@ def resume(
         else:
             say(f"the run in {folder} is finished; there is nothing left to do, unless you give it more --rounds")
         work = partial(go_on, folder, rounds=rounds, method=algorithm, model=model, progress=False, track=trackers)
-        result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
+        with leading():
+            result = follow(folder.name, folder, lambda eyes: work(observer=eyes), quiet=quiet)
         _say_tracked(result, trackers, quiet=quiet)
         _show(result, json=json)
 

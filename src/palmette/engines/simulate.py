@@ -26,7 +26,7 @@ from palmette.learner import Learner, Optimiser, curvature
 from palmette.learner.threads import one_thread_inside as one_thread_inside
 from palmette.links import Ledger, Link
 from palmette.links.clock import SECOND, Pace
-from palmette.links.exchange import drive, exchange
+from palmette.links.exchange import Transport, drive, exchange
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Parcel, diverged, not_finite
 from palmette.links.participation import described
@@ -162,7 +162,7 @@ class Simulation(Models):
         self.memories = [LinkMemory(self.tree.size(tier), folders.get(tier), tier) for tier in range(self.tree.top)]
         """What the codecs of the link above each tier remember."""
         self.ledger, self.record, self.pace = Ledger(), Record(), pace
-        self.device_steps = 0
+        self.device_steps, self.processes = 0, 1
         self.adapt_steps = self.unseen_steps = 0  # the second: those of devices that are kept out of training
         self.looked_at_rounds = False
         """Whether a program looked at the number of rounds, so that what it did depends on it."""
@@ -228,7 +228,9 @@ class Simulation(Models):
         return Node(self.tree, tier, ids, **self._where())
 
     def _exchange(self, node: Node, ask: Ask) -> Replies:
-        transport = self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
+        transport: Transport = (
+            self._to_devices if node.tier == 1 else lambda parcel: self._to_teams(node.tier - 1, parcel)
+        )
         traffic = self.ledger.at(self.round, self.link_tier(node.tier))
         with rules.asking(self.algorithm, node):
             replies = exchange(node, ask, self._offices[node.tier - 1], traffic, transport)
@@ -289,11 +291,17 @@ class Simulation(Models):
             self.stores[tier].write(ids, state, self.round)
 
     def _to_devices(self, parcel: Parcel) -> Iterator[tuple[slice, Arrival]]:
-        """Run the device program chunk by chunk; replies come out in order, few of them waiting at a time."""
-        count = len(parcel.ids)
+        """Run the device program chunk by chunk; replies come out in order."""
+        return self.worked(parcel, self._chunks(len(parcel.ids)))
+
+    def _chunks(self, count: int) -> list[slice]:
+        """Cut up some participants, by the model and their number alone, into chunks that work at once."""
         size = min(self._chunk or self.learner.chunk(count), count)
-        chunks = [slice(low, min(low + size, count)) for low in range(0, count, size)]
-        threads = self.threads if self.learner.worth_a_thread(size) else 1
+        return [slice(low, min(low + size, count)) for low in range(0, count, size)]
+
+    def worked(self, parcel: Parcel, chunks: list[slice]) -> Iterator[tuple[slice, Arrival]]:
+        """Let some chunks work, on all threads; replies come out in order, few of them waiting at a time."""
+        threads = self.threads if self.learner.worth_a_thread(chunks[0].stop - chunks[0].start) else 1
         self.learner.inside = max(1, self.threads // min(threads, len(chunks)))
         others: dict[int, Future[tuple[Arrival, int]]] = {}
         begun = 0

@@ -59,8 +59,8 @@ def exchange(node: Node, ask: Ask, office: Office, traffic: Traffic, transport: 
     everybody = there is node.child_places
     here, ids = (parents, children) if everybody else (parents[there], children[there])
     exchanges = torch.from_numpy(number.numpy()[here.numpy()])
-    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office, ask.wait)
     reduction = Reduction(node, ask, weights, asked, there, link.aggregate)
+    parcel = Parcel(ids, exchanges, ask.message, here, there, node, office, ask.wait, reduction)
     tally = _Tally(parcel, timed=office.clocked or ask.apart)
     if ids.shape[0]:
         for positions, arrival in transport(parcel):
@@ -221,8 +221,13 @@ def _sent_in_vain(parcel: Parcel, asked: Tensor, there: Tensor, number: Tensor) 
     """Return the bytes that went down to children that were not reached, encoded for each as the link does."""
     if len(asked) == len(there):
         return 0
-    node = parcel.node
+    node, office = parcel.node, parcel.office
     out = asked[~torch.isin(asked, there)]
-    ids, here = node.child_ids[out], node.child_parents[out]
-    lost = Parcel(ids, number[here], parcel.message, here, out, node, parcel.office)
-    return int(lost.post.send("down", lost.take(slice(None), wrapped=True), ids).lengths.sum())
+
+    def length(some: Tensor) -> int:
+        places = out[some]
+        ids, here = node.child_ids[places], node.child_parents[places]
+        lost = Parcel(ids, number[here], parcel.message, here, places, node, office)
+        return int(lost.post.send("down", lost.take(slice(None), wrapped=True), ids).lengths.sum())
+
+    return office.counted(node.child_ids[out], length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,13 @@ class Counters:
         return torch.from_numpy(before[0]), torch.from_numpy(before[1])
 
 
+Counted = Callable[[Tensor, Callable[[Tensor], int]], int]
+
+
+def _counted_here(ids: Tensor, count: Callable[[Tensor], int]) -> int:
+    return count(torch.arange(len(ids)))
+
+
 @dataclass(frozen=True, eq=False)
 class Office:
     """What nodes of a tier need to ask their children.
@@ -59,6 +67,8 @@ class Office:
         record: Who was absent when.
         method: The algorithm's name, for errors.
         clocked: Whether there is a clock.
+        counted: Counts something of some children, where what the codecs remember of them lies: it gives some of their places
+            to a function, and returns the sum of what that returns.
     """
 
     link: Link
@@ -68,3 +78,4 @@ class Office:
     record: Record
     method: str = ""
     clocked: bool = False
+    counted: Counted = _counted_here

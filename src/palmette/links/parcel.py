@@ -19,6 +19,7 @@ from palmette.links.link import Link
 from palmette.links.office import Office
 from palmette.links.post import Post, Sent
 from palmette.links.record import BAD, LATE
+from palmette.links.reduction import Reduction
 from palmette.links.sparse import Sparse, plain
 from palmette.protocol import Message, Node, PerChild
 from palmette.tree import Tree
@@ -38,6 +39,7 @@ class Parcel:
         node: The asking stack.
         office: What it asks with.
         wait: Whether it waits for replies.
+        reduction: What the replies are added up in, for a transport that does so itself.
     """
 
     ids: Tensor
@@ -48,6 +50,7 @@ class Parcel:
     node: Node
     office: Office
     wait: bool = True
+    reduction: Reduction | None = None
 
     def take(self, positions: Positions, *, wrapped: bool = False) -> Any:
         """Return the message with one line for each of the children at ``positions``.

@@ -105,18 +105,57 @@ class Reduction:
             reply: Their replies, a line for each.
             entered: Which of them count (bool); all by default.
         """
+        positions, rows = self._entering(positions, reply, entered)
+        if isinstance(positions, Tensor) and not len(positions):
+            return
+        if self._ask.reduce == "stack":
+            self._stack.append((self._there[positions], rows))
+        self._mean.add(self._places(positions), {} if self._stack else rows)
+
+    def sum(self, positions: Positions, reply: Any, entered: Tensor | None = None) -> None:
+        """Take in the rows of replies ahead of an `add` without them, which counts whose they were.
+
+        Several processes share an exchange so: each sums what it computed, and all count everybody.
+
+        Args:
+            positions: Which children.
+            reply: Their replies, a line for each.
+            entered: Which of them count (bool); all by default.
+        """
+        positions, rows = self._entering(positions, reply, entered)
+        if rows and not (isinstance(positions, Tensor) and not len(positions)):
+            self._mean.sum(self._places(positions), rows)
+
+    @property
+    def chains(self) -> bool:
+        """Whether replies are only added up, one after the other, so that somebody else can go on with the sums."""
+        return self._ask.reduce != "stack" and type(self._mean) is SegmentMean
+
+    @property
+    def sums(self) -> dict[str, Tensor]:
+        """The sums so far by name, one row per asking node."""
+        return self._mean.sums
+
+    def total_of(self, name: str, like: Tensor) -> Tensor:
+        """Return the sums of one kind of rows, which are like some others in all but their number."""
+        return self._mean.total_of(name, like)
+
+    def _entering(
+        self, positions: Positions, reply: Any, entered: Tensor | None
+    ) -> tuple[Positions, dict[str, Tensor]]:
+        """Return who of some children counts, and their rows by name."""
         rows = dict(reply) if isinstance(reply, Mapping) else {} if reply is None else {"": reply}
         if rows and not self._ask.wait:
             raise ProtocolError("children that are not waited for, Ask(wait=False), have nothing to reply: return None")
-        if entered is not None and not bool(entered.all()):
-            some = torch.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
-            positions, rows = some[entered], {name: value[entered.to(value.device)] for name, value in rows.items()}
-            if not len(positions):
-                return
+        if entered is None or bool(entered.all()):
+            return positions, rows
+        some = torch.arange(positions.start, positions.stop) if isinstance(positions, slice) else positions
+        return some[entered], {name: value[entered.to(value.device)] for name, value in rows.items()}
+
+    def _places(self, positions: Positions) -> Positions:
+        """Return the places of some children among those that were asked."""
         places: Positions = positions if self._all_there else self._there[positions]
-        if self._ask.reduce == "stack":
-            self._stack.append((self._there[positions], rows))
-        self._mean.add(places if self._all_asked else self._place[places], {} if self._stack else rows)
+        return places if self._all_asked else self._place[places]
 
     def result(self, asking: Tensor | None, members: Tensor) -> Replies:
         """Return the reduced replies, filled up for nodes that nobody answered."""

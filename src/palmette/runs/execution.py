@@ -46,6 +46,7 @@ from palmette.runs.stopping import hearing
 from palmette.theory import advice, compared, warnings_of
 
 _CHECKPOINT_SHARE = 0.04  # of a run's seconds
+_SAME = 2.0  # seconds within which torchrun passes a Ctrl-C on to a process that heard it
 _PUBLISH_SHARE, _PUBLISH_PAUSE = 0.01, 1.0  # of a run's seconds; seconds between two writings of the history so far
 
 
@@ -93,7 +94,8 @@ class Execution:
         }
         self._published = -math.inf
         self._good = self._sane = 0  # the last round that was finite, and the last that was measured and found sane
-        self._fingerprint = fingerprint(simulation, config)
+        self.fingerprint = fingerprint(simulation, config)
+        """What the run is about."""
         self._stop = False
 
     @property
@@ -104,9 +106,9 @@ class Execution:
     def run(self) -> None:
         """Run to the end, from the start or from the folder's checkpoint."""
         simulation, observer = self._simulation, self._observer
-        began = recognised(self._folder, self._fingerprint)
+        began = recognised(self._folder, self.fingerprint)
         resumed = self._resumed()
-        introduce(self._folder, self._fingerprint, began, self._config.to_toml().encode())
+        introduce(self._folder, self.fingerprint, began, self._config.to_toml().encode())
         if not self._folder.has(POPULATION):
             self._folder.write_table(POPULATION, roll(simulation.population))
         self._folder.log(
@@ -131,7 +133,7 @@ class Execution:
         if simulation.round == 0:
             for text in (*simulation.learner.doubts, *self._look()):
                 self._folder.warn(text)
-        with hearing(self._asked_to_stop):
+        with hearing(self._asked_to_stop, _SAME if simulation.processes > 1 else 0.0):
             try:
                 if not resumed:
                     self._history.record(self._measure(), None)
@@ -150,7 +152,7 @@ class Execution:
     def _resumed(self) -> bool:
         """Go on from what the folder keeps, and return whether there is something."""
         folder = self._folder
-        kept = self._keeper.load(unfit=partial(unfit, self._simulation, self._fingerprint.digest))
+        kept = self._keeper.load(unfit=partial(unfit, self._simulation, self.fingerprint.digest))
         if kept is not None:
             self._restore(kept)
             folder.reopen()
@@ -252,7 +254,7 @@ class Execution:
         """
         with self._timed("checkpoints"):
             memory = Memory(
-                run=self._fingerprint.digest,
+                run=self.fingerprint.digest,
                 every=self._history.every,
                 initial_loss=self._bounds.initial,
                 sane=self._sane,
@@ -310,6 +312,7 @@ class Execution:
         speed = simulation.device_steps / max(self._seconds["rounds"], 1e-9)
         steps = {"device_steps": simulation.device_steps, "device_steps_per_second": round(speed, 1)}
         steps |= {"wasted_steps": simulation.wasted_steps, "adapt_steps": adapted, "threads": simulation.threads}
+        steps |= {"processes": simulation.processes}
         folder.write_json(TIMINGS, {"seconds": self._seconds, **steps})
         folder.write_table(METRICS, self._history.table())
         folder.close(keep_state=keep)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ def prepare(
     model: nn.Module | Task | None = None,
     threads: int | None = None,
     path: Path = Path(),
+    engine: Callable[..., Simulation] = Simulation,
 ) -> Simulation:
     """Make the simulation of a config, which refuses all that could not be run, without a folder.
 
@@ -43,6 +44,7 @@ def prepare(
         model: The module or task, where it is an object.
         threads: Chunks of devices that run at the same time.
         path: The folder that the run would have.
+        engine: What makes the simulation.
     """
     people = config.population() if population is None else check_population(population)
     refuse_unusable(people)
@@ -74,7 +76,7 @@ def prepare(
     if left := unused(*of_links, flat=method.flat, again=config.replay is not None):
         why = "a replay loses those that the other run lost" if config.replay else f"{method.name} knows no teams"
         warnings.warn(f"{why}: this run has no use for {', '.join(left)}", PalmetteWarning, stacklevel=3)
-    return Simulation(
+    return engine(
         method,
         people,
         task,

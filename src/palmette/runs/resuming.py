@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from palmette.runs.preparing import prepare
 from palmette.runs.reading import make_config
 from palmette.runs.result import Result
 from palmette.runs.sections import Given
+from palmette.runs.together import engine
 from palmette.runs.working import eyes_of, work
 from palmette.task import Task
 from palmette.task.own import is_path, whole_path
@@ -73,7 +75,7 @@ def resume(
     with eyes_of(config.title, observer, progress) as eyes:
         files.lock()
         try:
-            simulation = _prepared_again(config, method, population, model, threads, files.path)
+            simulation = prepared_again(config, method, population, model, threads, files.path, engine())
         except BaseException:
             files.unlock()
             raise
@@ -119,21 +121,32 @@ def _longer(files: Folder, config: RunConfig, rounds: int) -> RunConfig:
     return make_config({**config.model_dump(), "rounds": rounds})
 
 
-def _prepared_again(
+def prepared_again(
     config: RunConfig,
     method: Algorithm | None,
     people: Population | None,
     task: nn.Module | Task | None,
     threads: int | None,
     path: Path,
+    made_by: Callable[..., Simulation],
 ) -> Simulation:
-    """Prepare a run that goes on: with the backend that ``"auto"`` took when it began, where that can be had."""
+    """Prepare a run that goes on: with the backend that ``"auto"`` took when it began, where that can be had.
+
+    Args:
+        config: The run's config.
+        method: The algorithm, where it is an object.
+        people: The samples, where they are there already.
+        task: The module or task, where it is an object.
+        threads: Chunks of devices that run at the same time.
+        path: The run's folder.
+        made_by: What makes the simulation.
+    """
     took = config.engine.took
     if config.engine.backend == "auto" and took is not None:
         named = config.model_copy(update={"engine": config.engine.model_copy(update={"backend": took})})
         with suppress(BadInput):  # whatever else is wrong is told below
-            return prepare(named, method, people, task, threads, path)
-    simulation = prepare(config, method, people, task, threads, path)
+            return prepare(named, method, people, task, threads, path, made_by)
+    simulation = prepare(config, method, people, task, threads, path, made_by)
     # A kernel that is missing is told with the versions that differ.
     if took not in (None, "native") and simulation.learner.backend.name != took:
         now = simulation.learner.backend.name

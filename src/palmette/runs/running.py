@@ -21,6 +21,7 @@ from palmette.runs.preparing import check_population, prepare
 from palmette.runs.reading import make_config, read_config
 from palmette.runs.result import Result
 from palmette.runs.sections import Given
+from palmette.runs.together import engine
 from palmette.runs.working import eyes_of, work
 from palmette.task import Task
 from palmette.track.tracker import Track, Trackers, chosen
@@ -89,7 +90,7 @@ def execute(
         if method is not None and config.source and not objects.is_named(check_method(method)):
             config = _with_object(config, method)
         config = config.on(people, check_method(method or config.method()))
-        simulation = prepare(config, method, people, task, threads, path)
+        simulation = prepare(config, method, people, task, threads, path, engine())
         backend = simulation.learner.backend.name
         resolved = config.resolved(simulation.algorithm, simulation.population, simulation.task, backend)
         _warn_of_objects(config, resolved)

@@ -13,6 +13,7 @@ from palmette.runs.execution import Execution, Interrupted, Observer
 from palmette.runs.folder import Folder
 from palmette.runs.progress import watching
 from palmette.runs.result import Result
+from palmette.runs.together import together
 from palmette.track.tracker import Trackers
 
 
@@ -31,7 +32,8 @@ def work(
         execution = Execution(simulation, config, folder, observer if tracked is None else tracked)
         if tracked is not None:
             tracked.history = lambda: execution.history
-        execution.run()
+        with together(simulation, config, folder, execution.fingerprint):
+            execution.run()
     except BaseException as error:
         if tracked is not None:
             tracked.end(_how(error), {})

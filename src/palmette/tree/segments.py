@@ -38,19 +38,28 @@ class SegmentMean:
             self._weight = scaled / torch.where(total > 0, total / size, 1.0)[segment]
         self._added: list[Positions] = []
         self._count_added = 0
-        self._sums: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        """The sums so far by name, one row per parent."""
 
     def add(self, positions: Positions, rows: dict[str, Tensor]) -> None:
         """Add the rows of the children at ``positions`` (ascending over all calls)."""
-        parents = self._segment[positions]
         self._added.append(positions)
-        self._count_added += parents.shape[0]
+        self._count_added += self._segment[positions].shape[0]
+        self.sum(positions, rows)
+
+    def sum(self, positions: Positions, rows: dict[str, Tensor]) -> None:
+        """Add rows alone, whose children are counted by an `add` without rows."""
         for name, given in rows.items():
             value = given if given.is_floating_point() else given.to(torch.float64)
-            if name not in self._sums:
-                self._sums[name] = value.new_zeros((self._count, *value.shape[1:]))
             part = value if self._weight is None else value * _column(self._weight[positions], value)
-            self._sums[name].index_add_(0, parents.to(value.device), part)
+            total = self.total_of(name, value)
+            total.index_add_(0, self._segment[positions].to(value.device), part)
+
+    def total_of(self, name: str, like: Tensor) -> Tensor:
+        """Return the sums of one kind of rows so far, one per parent; at first they are zero."""
+        if name not in self.sums:
+            self.sums[name] = like.new_zeros((self._count, *like.shape[1:]))
+        return self.sums[name]
 
     @property
     def complete(self) -> bool:
@@ -85,7 +94,7 @@ class SegmentMean:
             divisor = self.present.clamp(min=1)
         else:
             divisor = torch.where(self.total > 0, self.total, 1.0)
-        return {name: total / _column(divisor, total) for name, total in self._sums.items()}
+        return {name: total / _column(divisor, total) for name, total in self.sums.items()}
 
 
 def _column(weight: Tensor, like: Tensor) -> Tensor:

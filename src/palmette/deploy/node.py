@@ -67,13 +67,16 @@ class Node:
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 
+    def resume(self, told: dict[str, Any]) -> None:
+        """Take what was kept beside the machine."""
+
     def _go_on(self) -> None:
         """Go on from what the disk has, or begin; how often the node was started is on the disk before it says a word."""
         machine, data = self.machine, self.disk.read()
         told: dict[str, Any] = {"starts": 0, "samples": {}} if data is None else unpack(machine, data)
         machine.starts = told["starts"] + 1
         self.samples = {int(child): count for child, count in told["samples"].items()}
-        self.told = told
+        self.resume(told)
         if data is None:
             machine.version = int.from_bytes(os.urandom(4), "little") % _FIRST
         self._count_samples()
@@ -371,7 +374,7 @@ class Worker(Node):
             Exception
         ) as error:  # a node must not die of one message: its parent goes on without it, and it with the next
             self.journal.event("failed", self.node.name, f"{type(error).__name__}: {error}")
-            self._refuse(word, f"{type(error).__name__}: {error}"[:500])
+            self._refuse(word, f"{type(error).__name__}: {error}"[:500], broken=not isinstance(error, OSError))
         else:
             if reply is not None:
                 self._after(word)
@@ -397,8 +400,9 @@ class Worker(Node):
         elif self.node.tier and "model" in self.machine.declared:
             save_team(folder, self.machine, word)
 
-    def _refuse(self, word: Envelope, text: str, *, reason: int = NO_ANSWER, forgotten: bool = False) -> None:
-        told = {"reason": reason, "text": text, "forgotten": forgotten}
+    def _refuse(self, word: Envelope, text: str, *, reason: int = NO_ANSWER, **more: bool) -> None:
+        """Tell the parent why there is no reply: in words, and whether the state is ``forgotten`` or the program ``broken``."""
+        told = {"reason": reason, "text": text, **more}
         if word.kind in ("ask", "evaluate", "end"):
             self.above.send(
                 encode(Envelope(kind="error", round=word.round, path=word.path, starts=word.starts, body=told))

@@ -46,10 +46,9 @@ class History:
             table = self._files.read_table(_HISTORY, SCHEMA)
             self.metrics = Metrics({name: table[name].to_pylist() for name in table.column_names})
 
-    @property
-    def rounds(self) -> int:
-        """How many evaluations there were."""
-        return len(set(self.metrics.rows["round"]))
+    def has(self, round_: int) -> bool:
+        """Return whether the models were measured after a round."""
+        return round_ in self.metrics.rows["round"]
 
     def record(self, found: dict[ModelKind, Scores], round_: int) -> None:
         """Keep what was measured after a round; what was measured after it before, by a server that crashed, goes."""

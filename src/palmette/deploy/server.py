@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from palmette.deploy.journal import Journal
-from palmette.deploy.kit import MODELS, Kit
+from palmette.deploy.kit import MODELS, RUN, Kit
 from palmette.deploy.models import save_team
 from palmette.deploy.node import Node
 from palmette.deploy.outcome import History, write_run
@@ -34,28 +34,38 @@ class Server(Node):
         journal: Where it tells what happens.
     """
 
+    round, finished = 0, False
+
     def __init__(self, kit: Kit, journal: Journal) -> None:
         super().__init__(kit, journal)
         config = kit.config
-        self.rounds, self.round = config.rounds, int(self.told.get("round", 0))
+        self.rounds = config.rounds
         self._stages = Stages(self.setup.algorithm, self.setup.tree, self.rounds)
         self._history = History(kit)
         self._every = 1 if config.evaluate_every == "auto" else config.evaluate_every
         self.result = ""
 
+    def resume(self, told: dict[str, Any]) -> None:
+        """Take from the disk which round is next."""
+        self.round, self.finished = int(told.get("round", 0)), bool(told.get("finished"))
+
     def also_kept(self) -> dict[str, Any]:
         """Return what is kept beside the machine: also which round is next."""
-        return {**super().also_kept(), "round": getattr(self, "round", 0)}
+        return {**super().also_kept(), "round": self.round, "finished": self.finished}
 
     def run(self, stop: threading.Event) -> None:
         """Run the training to its end, or until told to stop."""
+        if self.finished:
+            self.result = str(self.kit.folder / RUN)
+            self.journal.line(f"this training is over already; its results are in {self.result}")
+            return
         assert self.below is not None
         self.journal.line(f"listens on port {self.below.start()}; {len(self.node.children)} children are expected")
         try:
             while not stop.is_set() and not self.gather():
                 pass
-            if self.round == 0 and not stop.is_set() and self._history.rounds == 0:
-                self._evaluate()
+            if not stop.is_set() and not self._history.has(self.round) and self._due():
+                self._evaluate()  # at the beginning, or where a server that crashed had come to
             while self.round < self.rounds and not stop.is_set():
                 self._step(stop)
             if not stop.is_set():
@@ -88,9 +98,12 @@ class Server(Node):
         seconds = time.monotonic() - began
         self._history.seconds += seconds
         told = ""
-        if self.round % self._every == 0 or self.round in (1, self.rounds):
+        if self._due():
             told = self._evaluate()
         self.journal.line(f"round {self.round} of {self.rounds}: {seconds:.2f} s{told}")
+
+    def _due(self) -> bool:
+        return self.round % self._every == 0 or self.round in (1, self.rounds)
 
     def _keep_trying(self, stop: threading.Event) -> None:
         """Put a round on the disk before the next begins, however long the disk is full."""
@@ -124,7 +137,8 @@ class Server(Node):
         self.phase = "ending"
         body = self.machine.end(self._start("end"))
         self.result = str(write_run(self.kit, self.setup, self.machine, self._history, body))
-        self.phase = "finished"
+        self.phase, self.finished = "finished", True
+        self.keep()
         self.journal.line(f"the training is over; its results are in {self.result}")
 
     def operate(self, data: bytes) -> bytes:

@@ -22,7 +22,7 @@ from palmette.engines.desk import Desk
 from palmette.engines.models import ASIDE
 from palmette.engines.setup import Setup
 from palmette.engines.snapshot import Snapshot
-from palmette.errors import PalmetteError, ProtocolError, WireError
+from palmette.errors import Diverged, PalmetteError, ProtocolError, WireError
 from palmette.links import Ledger, Link
 from palmette.links.exchange import drive, exchange
 from palmette.links.ledger import joined, payload, table_of
@@ -256,6 +256,7 @@ class Machine:
                 self.children.send(child, messages[child])
         fates = dict(zip(parcel.ids.tolist(), link.fate(node, parcel.exchange, parcel.places).tolist(), strict=True))
         replies = self.desk.ask(envelope, messages, fates, seconds)
+        self._refuse_broken(replies)
         for position, (child, delivery) in enumerate(deliveries.items()):
             yield torch.tensor([position]), self._arrived(child, delivery, replies[child])
 
@@ -300,11 +301,20 @@ class Machine:
             self.now.entered[child] = reply.version
         return arrival
 
+    def _refuse_broken(self, replies: Mapping[int, Envelope | int]) -> None:
+        """End the training where the program of every child that was asked broke down: it would break down for ever."""
+        told = [one.body for one in replies.values() if isinstance(one, Envelope) and one.kind == "error"]
+        broken = [body["text"] for body in told if isinstance(body, Mapping) and body.get("broken") is True]
+        if replies and len(broken) == len(replies):
+            raise PalmetteError(f"none of the children of {self.setup.name!r} could answer: {broken[0]}")
+
     def _failed(self, child: int, delivery: Delivery, reply: Envelope) -> int:
         """Return why a child that says so has no reply; rows that are not finite end the run, unless they are dropped."""
         told = reply.body if isinstance(reply.body, Mapping) else {}
         if told.get("reason") == BAD:
             if not delivery.parcel.office.link.faults.drop_bad:
+                if text := told.get("text"):  # it happened below the child, who says where
+                    raise Diverged(str(text))
                 tree, node = self.setup.tree, delivery.parcel.node
                 raise diverged(tree, self.tier - 1, child, node.round, self.setup.algorithm.name)
             return BAD

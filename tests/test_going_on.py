@@ -212,7 +212,7 @@ def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(method: 
     pm.run(method, population, task, out="short", rounds=3, **given)
     objects: dict[str, Any] = {"method": method, "population": population, "model": task}
     before = everything("short")
-    if method.name in ("fl", "perfl", "groupfl", "groupperfl", "ladder"):
+    if method.name in ("groupfl", "groupperfl", "ladder"):
         with pytest.raises(
             pm.BadInput, match="plans by the number of rounds, and the 3 rounds done were planned for 3"
         ):

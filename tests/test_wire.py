@@ -315,7 +315,7 @@ def test_a_part_that_cannot_be_is_refused_at_once(fuzz: ModuleType, part: list[A
         ({"parts": {}}, "no list of parts"),
         ({"parts": [["k", "int", "", [], 8], ["k", "int", "", [], 0]]}, "cannot hold 'k'"),
         ({"parts": [["k", "text", "", [], 8], ["k", "text", "", [], 0]]}, "two parts of one name"),
-        ({"kind": "run"}, "one of ask, reply"),
+        ({"kind": "run"}, "one of hello, ask, reply"),
     ],
     ids=str,
 )

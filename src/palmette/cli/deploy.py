@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +40,7 @@ def serve(
     with one_line_errors():
         from palmette.deploy.serving import serve as run
 
-        result = run(kit, data, sys.stderr)
+        result = run(kit, data, say)
         if json:
             print_json({"folder": result or None, "kit": str(kit)})
         elif result:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group
 from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 from rich.tree import Tree
 
-from palmette.guards.screen import Screen
+from palmette.guards.screen import Screen, Text
 from palmette.report.words import size
 
 if TYPE_CHECKING:

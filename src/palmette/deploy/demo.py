@@ -73,7 +73,7 @@ def demo(folder: Path, told: Callable[[str], None], longest: float = 600.0) -> S
             processes.check()
             lines = [line for line in processes.output(server).splitlines() if " round " in line]
             for line in lines[shown:]:
-                told(line.partition(" ")[2])
+                told(line.partition("+00:00 ")[2])
             shown = len(lines)
             if time.monotonic() - began > longest:
                 raise PalmetteError(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from palmette.guards.visible import visible
 
@@ -21,10 +21,10 @@ class Journal:
 
     Args:
         folder: Where ``node.log`` goes.
-        aloud: Where lines are shown, too.
+        aloud: Is told every line, too.
     """
 
-    def __init__(self, folder: Path, aloud: TextIO | None = sys.stderr) -> None:
+    def __init__(self, folder: Path, aloud: Callable[[str], None] | None = None) -> None:
         self._path, self._aloud, self._lock = folder / "node.log", aloud, threading.Lock()
         self.recent: deque[str] = deque(maxlen=_RECENT)
         self.counts: dict[str, int] = {}
@@ -42,7 +42,7 @@ class Journal:
             except OSError:
                 pass  # a full disk must not end a node: what was told is still in `recent`
             if self._aloud is not None:
-                print(told, file=self._aloud, flush=True)
+                self._aloud(told)
 
     def event(self, kind: str, who: str, detail: str) -> None:
         """Count an event of the links, and write a line of it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
 
 from palmette.deploy.journal import Journal
 from palmette.deploy.kit import Kit
@@ -14,13 +14,13 @@ from palmette.deploy.server import Server
 from palmette.learner.threads import one_thread_inside
 
 
-def serve(folder: Path, data: Path | None = None, aloud: TextIO | None = None) -> str:
+def serve(folder: Path, data: Path | None = None, aloud: Callable[[str], None] | None = None) -> str:
     """Run a node from its kit until the training is over or the process is told to stop; return where results are.
 
     Args:
         folder: The kit.
         data: Where a device's own samples are, where they were not dealt out.
-        aloud: Where its log is shown, too.
+        aloud: Is told every line of its log, too.
     """
     kit, stop = Kit(folder, data), threading.Event()
     journal = Journal(folder, aloud)

@@ -16,6 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from pages import DOCS, write
+
 from palmette.deploy.demo import RUN, TREE
 from palmette.deploy.federation import Federation
 from palmette.deploy.kits import Kits, make_kits
@@ -88,10 +90,15 @@ def main() -> None:
     done, seconds = storm(kits, kills, random.Random(seed))
     found = parity(kits)
     told = ", ".join(f"{count} x {word}" for word, count in sorted(done.items()))
-    print(f"{sum(done.values())} faults in {seconds:.0f} s: {told}")
-    print(
-        f"{found.absences} replies missing; {found.states} rows compared, {len(found.wrong)} wrong: {list(found.wrong)[:10]}"
-    )
+    missing, rows = found.absences, found.states
+    lines = [
+        f"PerMFL through {rounds} rounds on 12 processes with {sum(done.values())} faults in {seconds:.0f} s: {told}.",
+        f"Nodes that were killed (kill -9) came back after up to {AWAY[1]:.0f} s, frozen ones (SIGSTOP) after up to {FROZEN[1]:.0f} s.",
+        f"{missing} replies were missing. Replayed in the simulator from the record: {rows} rows compared, **{len(found.wrong)} wrong**.",
+    ]
+    print(*lines, *found.wrong[:10], sep="\n")
+    if len(sys.argv) == 1:
+        write(DOCS / "deployment.md", "storm", "federation-storm", lines)
     sys.exit(0 if found.same else 1)
 
 

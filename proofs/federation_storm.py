@@ -90,11 +90,12 @@ def main() -> None:
     done, seconds = storm(kits, kills, random.Random(seed))
     found = parity(kits)
     told = ", ".join(f"{count} x {word}" for word, count in sorted(done.items()))
-    missing, rows = found.absences, found.states
+    missing, rows, wrong = found.absences, found.states, len(found.wrong)
+    away = f"killed (kill -9) for up to {AWAY[1]:.0f} s, frozen (SIGSTOP) for up to {FROZEN[1]:.0f} s"
     lines = [
-        f"PerMFL through {rounds} rounds on 12 processes with {sum(done.values())} faults in {seconds:.0f} s: {told}.",
-        f"Nodes that were killed (kill -9) came back after up to {AWAY[1]:.0f} s, frozen ones (SIGSTOP) after up to {FROZEN[1]:.0f} s.",
-        f"{missing} replies were missing. Replayed in the simulator from the record: {rows} rows compared, **{len(found.wrong)} wrong**.",
+        f"PerMFL through {rounds} rounds on 12 processes with {sum(done.values())} faults in {seconds:.0f} s: {told};",
+        f"{away}. {missing} replies were missing. Replayed in the simulator from the",
+        f"record: {rows} rows of models and states compared, **{wrong} wrong**.",
     ]
     print(*lines, *found.wrong[:10], sep="\n")
     if len(sys.argv) == 1:

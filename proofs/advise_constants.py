@@ -3,7 +3,7 @@
 It reads the classic families' test scores from the study's results and trains ladder by itself, on the *fixed* half of the
 populations alone; about a minute. Run it after `palmette.studies.advising.study.run_classic`:
 
-    python proofs/advise_constants.py /work/study-results
+    python proofs/advise_constants.py FOLDER
 
 What it prints is `CONSTANTS` of `palmette.studies.advising.calibrating`. For every family the difference between test score
 and cross-validation, on the scale of that module, has a mean over populations (``bias``, each weighted by how surely it is

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -272,8 +271,3 @@ def _services(path: Path, told: NodeFile) -> None:
 def _line(text: str) -> str:
     """Return a text as one that a unit file may hold: in one line, without specifiers."""
     return "".join(letter if letter.isprintable() else " " for letter in text).replace("%", "%%")
-
-
-def remove(folder: Path) -> None:
-    """Remove kits that could not be finished."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -29,10 +29,8 @@ from palmette.errors import Diverged, PalmetteError, WireError
 from palmette.links.record import BAD, NO_ANSWER
 from palmette.links.wire import Envelope, decode, encode
 
-_TICK, _FROZEN = (
-    0.25,
-    1.5,
-)  # seconds between signs of life of the process itself, and without one after which it was stopped
+_TICK = 0.25  # seconds between signs of life of the process itself
+_FROZEN = 1.5  # seconds without one after which it was stopped
 _CALM = 0.2  # seconds that a process which was stopped gives the network to bring what came meanwhile
 _RETURN = 5.0  # seconds for which a node that was started again waits for all of its children
 _FIRST = 1 << 40  # where numbers of states begin at most, so that a disk that was lost is not taken for the one before
@@ -52,10 +50,8 @@ class Node:
         self.disk = Disk(kit.folder / STATE)
         self.samples = dict[int, int]()  # training samples below each child that has said so
         self.ready, self.out = set[int](), set[int]()  # children that are ready, and those that were revoked
-        self.began, self.phase = (
-            time.monotonic(),
-            "waiting for children" if self.node.children else "waiting for its parent",
-        )
+        self.began = time.monotonic()
+        self.phase = "waiting for children" if self.node.children else "waiting for its parent"
         self.scores: dict[str, Any] = {}
         self.below = self._open_below() if self.node.children else None
         children = Queues() if self.below is None else Wires(self.below, self.node.children)
@@ -113,9 +109,8 @@ class Node:
         path = self.kit.folder / REVOKED
         if listed is not None:
             assert self.kit.identity is not None
-            found = read_revoked(
-                listed.encode(), self.kit.identity.authority
-            )  # refuses what this authority did not sign
+            # It refuses what this authority did not sign.
+            found = read_revoked(listed.encode(), self.kit.identity.authority)
             path.write_text(listed, encoding="ascii")
             return found
         if not path.exists() or self.kit.identity is None:
@@ -370,9 +365,8 @@ class Worker(Node):
             self._refuse(word, str(error))
         except Diverged as error:
             self._refuse(word, str(error), reason=BAD)
-        except (
-            Exception
-        ) as error:  # a node must not die of one message: its parent goes on without it, and it with the next
+        except Exception as error:
+            # A node must not die of one message: its parent goes on without it, and it with the next.
             self.journal.event("failed", self.node.name, f"{type(error).__name__}: {error}")
             self._refuse(word, f"{type(error).__name__}: {error}"[:500], broken=not isinstance(error, OSError))
         else:

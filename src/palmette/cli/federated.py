@@ -51,7 +51,7 @@ def _branch(told: dict[str, Any], tree: Tree) -> Tree:
 
 def _node(told: dict[str, Any]) -> Text:
     """Return one line about a node."""
-    line = Text(str(told.get("name", "?")), style="bold" if told.get("children") else "")
+    line = Text().append(str(told.get("name", "?")), "bold" if told.get("children") else "")
     connected = told.get("connected", True)
     line.append(f"  {told.get('phase', '')}", style="dim" if connected else "red")
     if scores := told.get("scores"):

@@ -146,6 +146,12 @@ def test_a_kit_that_is_damaged_is_refused(kits: Kits, tmp_path: Path, name: str,
         _ = Kit(folder).identity
 
 
+@pytest.mark.parametrize(("place", "told"), [((0, 0), "in its kit"), ((1, 0), "no device")])
+def test_samples_that_a_node_has_no_use_for_are_refused(kits: Kits, place: tuple[int, int], told: str) -> None:
+    with pytest.raises(BadInput, match=told):
+        Kit(kits.nodes[place], Path("mine.csv")).setup()
+
+
 # -- samples of one's own ----------------------------------------------------------------------------------------------
 
 ROWS = "size,colour,good\n" + "".join(

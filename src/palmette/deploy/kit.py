@@ -211,6 +211,9 @@ class Kit:
 
     def population(self) -> Population:
         """Return a device's samples; above the devices a few that are nobody's, to make the model for."""
+        if self._data is not None and (self.node.tier or self.node.dealt):
+            why = "its samples are in its kit" if self.node.dealt and not self.node.tier else "it is no device"
+            raise BadInput(f"{self.node.name!r} has no use for --data {self._data}: {why}; leave it out")
         if self.node.tier:
             return stand_in(self.node.data, self.tree)
         if self.node.dealt:

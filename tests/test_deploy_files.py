@@ -179,6 +179,18 @@ def test_a_device_reads_its_own_table_as_the_example_was_read(tmp_path: Path) ->
     assert not list(kits.nodes[0, 2].glob("data*"))
 
 
+def test_a_table_of_ones_own_is_read_with_the_same_care_as_any_other(tmp_path: Path) -> None:
+    kits, mine = own(tmp_path), tmp_path / "mine.csv"
+    mine.write_bytes(ROWS.replace(",", ";").replace("blue", "bläu").replace("bläu", "blue", 9).encode("cp1252"))
+    kit = Kit(kits.nodes[0, 2], mine)
+    setup = kit.setup()
+    assert setup.samples[0].tolist() == [30]
+    told = " ".join(kit.notes)
+    assert "separated by semicolons" in told
+    assert "5 cells hold a category that no training row has" in told
+    assert "team" not in told
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [

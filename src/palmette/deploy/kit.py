@@ -144,10 +144,15 @@ class Kit:
     Args:
         folder: The kit.
         data: Where a device's own samples are, where they were not dealt out.
+
+    Attributes:
+        notes: What was guessed or left out when a device's own samples were read, in sentences.
     """
 
+    notes: list[str]
+
     def __init__(self, folder: Path, data: Path | None = None) -> None:
-        self.folder, self._data = folder, data
+        self.folder, self._data, self.notes = folder, data, []
         try:
             told = from_json((folder / NODE).read_bytes(), _MOST)
         except OSError as error:
@@ -221,7 +226,7 @@ class Kit:
         else:
             from palmette.deploy.own import read_own  # it reads tables
 
-            made = read_own(self._data, self.node, self.config.seed)
+            made, self.notes = read_own(self._data, self.node, self.config.seed)
         if made.shape != self.node.data.shape or made.classes != self.node.data.classes:
             raise BadInput(
                 f"the samples of {self.node.name!r} have the shape {made.shape} and {made.classes} classes; this federation "

@@ -47,6 +47,8 @@ class Node:
     def __init__(self, kit: Kit, journal: Journal) -> None:
         self.kit, self.node, self.journal = kit, kit.node, journal
         self.setup: Setup = kit.setup()
+        for note in kit.notes:
+            journal.line(note)
         self.disk = Disk(kit.folder / STATE)
         self.samples = dict[int, int]()  # training samples below each child that has said so
         self.ready, self.out = set[int](), set[int]()  # children that are ready, and those that were revoked

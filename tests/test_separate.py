@@ -5,15 +5,18 @@ from __future__ import annotations
 import random
 import threading
 import time
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from palmette.algorithms import FedAvg, PerMFL
-from palmette.engines.separate import Machine, run_separately
+from palmette.engines.aside import end
+from palmette.engines.separate import Machine, Separate, run_separately
 from palmette.engines.setup import setup_of
 from palmette.engines.simulate import Simulation
+from palmette.links.record import CORRUPT
 from palmette.links.wire import Envelope, decode, encode
 from palmette.protocol import Device, Inner, Node, State
 from palmette.protocol.settings import settings
@@ -105,3 +108,84 @@ def test_a_team_whose_children_have_ended_does_not_wait_for_them(monkeypatch: py
     with pytest.raises(RuntimeError, match="disk of device 0"):
         run_separately(simulation, 1)
     assert ended == [True] * 6
+
+
+def lying(federation: Separate, tier: int, number: int, kind: str, change: Any) -> None:
+    """Let one machine's messages of some kind say something else."""
+    machine, told = federation.machines[tier][number], federation.machines[tier][number].answer
+
+    def answer(message: bytes) -> bytes | None:
+        reply = told(message)
+        word = decode(reply) if reply is not None else None
+        return reply if word is None or word.kind != kind else encode(replace(word, body=change(word.body)))
+
+    machine.answer = answer  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda row: torch.zeros(1, 7),
+        lambda row: row.double(),
+        lambda row: {"": row[0].sum().item()},
+        lambda row: {"": row, "more": row},
+    ],
+)
+def test_a_reply_that_does_not_go_with_the_others_is_dropped_and_recorded(change: Any) -> None:
+    population = regression([3])
+    simulation = Simulation(PerMFL(team_steps=2), population, task_of(population), rounds=2)
+    with Separate(simulation) as federation:
+        told: list[tuple[str, int]] = []
+        federation.machines[1][0].desk.event = lambda what, child, detail: told.append((what, child))
+        lying(federation, 0, 1, "reply", change)
+        federation.step()
+        assert told == [("damaged", 1)] * 2
+        assert federation.record.tolist() == [[0, 1, 0, 1, CORRUPT], [0, 1, 1, 1, CORRUPT]]
+    federation.settle()
+    assert not federation.machines[0][1].took_part
+    assert federation.machines[0][0].took_part
+
+
+@pytest.mark.parametrize(
+    ("tier", "change"),
+    [
+        (0, lambda told: {"PM/mse": torch.zeros(1, 2, dtype=torch.float64)}),
+        (0, lambda told: {name: value * torch.nan for name, value in told.items()}),
+        (0, lambda told: None),
+        (1, lambda told: {name: value[:, :1] for name, value in told.items()}),
+        (1, lambda told: {name: value.float() for name, value in told.items()}),
+    ],
+)
+def test_scores_that_make_no_sense_are_left_out_and_nobody_elses(tier: int, change: Any) -> None:
+    population = regression([2, 1])
+    simulation = Simulation(PerMFL(), population, task_of(population), rounds=1)
+    with Separate(simulation) as federation:
+        sound = federation.evaluate()
+        lying(federation, tier, 0, "scores", change)
+        found = federation.evaluate()
+    without = [False, True, True] if tier == 0 else [False, False, True]
+    for kind, scores in found.items():
+        assert (scores.count > 0).tolist() == without
+        for name, sums in scores.sums.items():
+            assert torch.equal(sums[without], sound[kind].sums[name][without])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda told: {**told, "record": torch.tensor([[0, 5, 0, 0, 1]])},
+        lambda told: {**told, "record": torch.zeros(3, 2, dtype=torch.int64)},
+        lambda told: {"traffic": told["traffic"]},
+    ],
+)
+def test_what_a_team_tells_in_the_end_is_left_out_where_it_makes_no_sense(change: Any) -> None:
+    population = regression([2, 2])
+    simulation = Simulation(PerMFL(), population, task_of(population), rounds=1)
+    with Separate(simulation) as federation:
+        federation.step()
+        whole = end(federation.server, Envelope(kind="end"))
+        lying(federation, 1, 0, "ended", change)
+        found = end(federation.server, Envelope(kind="end"))
+    assert len(found["record"]) == 0
+    assert found["traffic"][:, 0].tolist() == whole["traffic"][:, 0].tolist()
+    assert int(found["traffic"].sum()) < int(whole["traffic"].sum())

@@ -19,6 +19,7 @@ from palmette.engines.setup import Setup, known_settings
 from palmette.errors import BadInput
 from palmette.guards.texts import from_json
 from palmette.learner import Learner
+from palmette.links.forms import Forms
 from palmette.population import Encoding, Population, load_population
 from palmette.protocol import Algorithm
 from palmette.runs.config import RunConfig
@@ -111,6 +112,8 @@ class NodeFile(BaseModel):
         patience: Seconds that it waits for a child whose connection was lost.
         begin_after: Seconds after which it goes on without children that were never there.
         limit: Bytes of the largest message.
+        above: What messages from its parent are like, by their kind; and ...
+        below: ... those from its children.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -136,6 +139,8 @@ class NodeFile(BaseModel):
     patience: float
     begin_after: float | None
     limit: int
+    above: dict[str, Forms] = {}
+    below: dict[str, Forms] = {}
 
 
 class Kit:

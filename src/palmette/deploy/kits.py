@@ -107,7 +107,8 @@ def make_kits(federation: Federation, folder: Path, *, plain: bool = False) -> K
     for tier in range(tree.tiers):
         for number in range(tree.size(tier)):
             setup = setup_of(whole, tier, number, bare=True)
-            told = _told(federation.name, setup, tree, number, places, deadlines, shared)
+            forms = {"above": rehearsed.forms.get(tier + 1, {}), "below": rehearsed.forms.get(tier, {})}
+            told = _told(federation.name, setup, tree, number, places, deadlines, {**shared, **forms})
             path = nodes[tier, number] = folder / _folder_of(tree, tier, number)
             path.mkdir()
             _write(path / NODE, told.model_dump_json(indent=1).encode())

@@ -58,7 +58,12 @@ class Node:
         self.below = self._open_below() if self.node.children else None
         children = Queues() if self.below is None else Wires(self.below, self.node.children)
         desk = Desk(
-            children, patience=self.node.patience, limit=self.node.limit, event=self._on_child, hello=self._on_hello
+            children,
+            patience=self.node.patience,
+            limit=self.node.limit,
+            forms=self.node.below,
+            event=self._on_child,
+            hello=self._on_hello,
         )
         self.machine = Machine(self.setup, children, desk, deadline=self.node.deadline, limit=self.node.limit)
         self._go_on()
@@ -348,7 +353,7 @@ class Worker(Node):
             self._ended = True
             return False
         try:
-            self._waiting.append((mail[0], decode(mail[1], limit=self.node.limit)))
+            self._waiting.append((mail[0], decode(mail[1], limit=self.node.limit, forms=self.node.above)))
         except WireError as error:
             assert self.node.parent is not None
             self.journal.event("damaged", self.node.parent.name, str(error))

@@ -44,5 +44,5 @@ def _table(path: Path, node: NodeFile, seed: int) -> tuple[Population, list[str]
     table = open_table(path)
     missing = [name for name in (known.device, *known.team) if name not in table.columns]
     for part in table.parts:
-        part.constants |= {name: node.name for name in missing}
+        part.constants |= dict.fromkeys(missing, node.name)
     return read_again(Table(table.name, table.path, table.parts), known, test=_TEST, seed=seed)

@@ -15,6 +15,7 @@ from palmette.deploy.kit import MODELS, RUN, Kit
 from palmette.deploy.models import save_team
 from palmette.deploy.node import Node
 from palmette.deploy.outcome import History, write_run
+from palmette.engines.aside import end, scores
 from palmette.engines.evaluation import Scores
 from palmette.engines.separate import scores_of
 from palmette.errors import PalmetteError
@@ -73,7 +74,7 @@ class Server(Node):
                 stop.wait(_LINGER)
         except PalmetteError as error:
             self.journal.line(f"the training failed: {error}")
-            self.machine.end(replace(self._start("end"), body={"failed": str(error)}))
+            end(self.machine, replace(self._start("end"), body={"failed": str(error)}))
             raise
         finally:
             self.close()
@@ -120,7 +121,7 @@ class Server(Node):
         """Measure the models on the devices, and say how good they are."""
         self.phase = f"evaluating after round {self.round}"
         with torch.no_grad():
-            found: dict[ModelKind, Scores] = scores_of(self.machine.scores(self._start("evaluate")))
+            found: dict[ModelKind, Scores] = scores_of(scores(self.machine, self._start("evaluate")))
         if not found:
             self.journal.event("failed", self.node.name, "no device answered the evaluation")
             return ""
@@ -135,7 +136,7 @@ class Server(Node):
     def _finish(self) -> None:
         """Tell everybody that the training is over, gather what crossed the links, and write the run's folder."""
         self.phase = "ending"
-        body = self.machine.end(self._start("end"))
+        body = end(self.machine, self._start("end"))
         self.result = str(write_run(self.kit, self.setup, self.machine, self._history, body))
         self.phase, self.finished = "finished", True
         self.keep()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from palmette.engines.channel import Children, Mail
 from palmette.errors import WireError
+from palmette.links.forms import Forms
 from palmette.links.record import CORRUPT, LATE, NO_ANSWER
 from palmette.links.wire import LIMIT, Envelope, decode, encode
 
@@ -29,6 +30,7 @@ class Desk:
         children: The way to them.
         patience: Seconds for which a child whose connection was lost is waited for.
         limit: Bytes that a reply may take when it is decoded.
+        forms: What the rows of replies are like, by the kind of message.
         event: Is told what happens.
         hello: Is told that a child is there, with its own word.
 
@@ -43,10 +45,11 @@ class Desk:
         *,
         patience: float = 0.0,
         limit: int = LIMIT,
+        forms: Mapping[str, Forms] | None = None,
         event: Event = silent,
         hello: Callable[[int, Envelope], None] = lambda child, word: None,
     ) -> None:
-        self._children, self._patience, self._limit = children, patience, limit
+        self._children, self._patience, self._limit, self._forms = children, patience, limit, forms or {}
         self.event, self._hello = event, hello
         self.silent: set[int] = set()
         self.gone: dict[int, float] = {}
@@ -128,7 +131,7 @@ class Desk:
             return None
         self.silent.discard(child)
         try:
-            word = decode(data, limit=self._limit)
+            word = decode(data, limit=self._limit, forms=self._forms)
         except WireError as error:
             self.event("damaged", child, str(error))
             return CORRUPT

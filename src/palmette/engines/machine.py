@@ -16,22 +16,21 @@ import torch
 from torch import Tensor
 
 from palmette.engines import rules
-from palmette.engines.alone import scores_of_device
+from palmette.engines.aside import end, scores
 from palmette.engines.channel import Children, Queues
 from palmette.engines.desk import Desk
-from palmette.engines.models import ASIDE
 from palmette.engines.setup import Setup
 from palmette.engines.snapshot import Snapshot
 from palmette.errors import Diverged, PalmetteError, ProtocolError, WireError
 from palmette.links import Ledger, Link
 from palmette.links.exchange import drive, exchange
-from palmette.links.ledger import joined, payload, table_of
+from palmette.links.forms import odd_ones
 from palmette.links.office import Counters, Office
 from palmette.links.parcel import Arrival, Delivery, Parcel, diverged, guarded, not_finite
 from palmette.links.post import Post
 from palmette.links.record import BAD, CORRUPT, NO_ANSWER
 from palmette.links.wire import LIMIT, Envelope, decode, encode, pack
-from palmette.protocol import Ask, Device, Node, Replies, State, model_kind
+from palmette.protocol import Ask, Device, Node, Replies, State
 
 ONLY = torch.zeros(1, dtype=torch.int64)
 """The number of a machine's own node in the tree as it knows it."""
@@ -120,12 +119,12 @@ class Machine:
         self._until = None
         if ask.within:
             self._until = (time.monotonic() if since is None else since) + ask.within / 1000
-            self._go_on_waiting()
+            self.seconds_left()
         with torch.no_grad():
             if ask.kind == "ask":
                 return self._answered(ask)
             self.now = self._named(ask.base)
-            kind, body = ("scores", self.scores(ask)) if ask.kind == "evaluate" else ("ended", self.end(ask))
+            kind, body = ("scores", scores(self, ask)) if ask.kind == "evaluate" else ("ended", end(self, ask))
             return encode(replace(ask, kind=kind, body=body))
 
     def _answered(self, ask: Envelope) -> bytes | None:
@@ -239,8 +238,8 @@ class Machine:
 
     def _deliver(self, parcel: Parcel, under: Envelope) -> Iterator[tuple[Tensor, Arrival]]:
         """Send every child its part, wait for all, and hand the replies on in the order of the children."""
-        node, link, seconds = parcel.node, parcel.office.link, self._go_on_waiting()
-        envelope = self._under(under, int(parcel.exchange[0]), seconds)
+        node, link, seconds = parcel.node, parcel.office.link, self.seconds_left()
+        envelope = self.under(under, int(parcel.exchange[0]), seconds)
         twice = link.repeats(node, parcel.exchange, parcel.places).tolist()
         deliveries: dict[int, Delivery] = {}
         messages: dict[int, bytes] = {}
@@ -250,17 +249,18 @@ class Machine:
             assert delivery.sent is not None
             if packed is None or not parcel.alike:
                 packed = pack(delivery.sent.on_the_wire())
-            where = {**self._states_of(child), "time": int(delivery.arrives)}
+            where = {**self.states_of(child), "time": int(delivery.arrives)}
             messages[child] = encode(replace(envelope, **where), packed)
             if twice[position]:
                 self.children.send(child, messages[child])
         fates = dict(zip(parcel.ids.tolist(), link.fate(node, parcel.exchange, parcel.places).tolist(), strict=True))
         replies = self.desk.ask(envelope, messages, fates, seconds)
         self._refuse_broken(replies)
+        self._drop_odd(replies)
         for position, (child, delivery) in enumerate(deliveries.items()):
             yield torch.tensor([position]), self._arrived(child, delivery, replies[child])
 
-    def _under(self, ask: Envelope, number: int, seconds: float | None) -> Envelope:
+    def under(self, ask: Envelope, number: int, seconds: float | None) -> Envelope:
         """Return the envelope of an exchange that is part of the work on an ask; the server's own has no path."""
         own = self.tier == self.setup.tree.top
         path, starts = ((), ()) if own else (ask.path, ask.starts)
@@ -269,13 +269,13 @@ class Machine:
             ask, path=(*path, number), starts=(*starts, self.starts), base=-1, keep=(), within=within, body=None
         )
 
-    def _states_of(self, child: int) -> dict[str, Any]:
+    def states_of(self, child: int) -> dict[str, Any]:
         """Return from which of its states a child goes on, and which others may still be named."""
         base = self.now.entered.get(child, -1)
         keep = {kept.entered.get(child, -1) for kept in self.kept.values()} - {base, -1}
         return {"base": base, "keep": tuple(sorted(keep))}
 
-    def _go_on_waiting(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Return the seconds that children may take; raise `Expired` where nobody waits for this machine any more."""
         if self._until is None:
             return self.deadline
@@ -308,6 +308,13 @@ class Machine:
         if replies and len(broken) == len(replies):
             raise PalmetteError(f"none of the children of {self.setup.name!r} could answer: {broken[0]}")
 
+    def _drop_odd(self, replies: dict[int, Envelope | int]) -> None:
+        """Drop replies that could not be put together with the others'."""
+        came = {child: one.body for child, one in replies.items() if isinstance(one, Envelope) and one.kind == "reply"}
+        for child in odd_ones(came):
+            self.desk.event("damaged", child, "its reply has other parts than the others', or parts of other shapes")
+            replies[child] = CORRUPT
+
     def _failed(self, child: int, delivery: Delivery, reply: Envelope) -> int:
         """Return why a child that says so has no reply; rows that are not finite end the run, unless they are dropped."""
         told = reply.body if isinstance(reply.body, Mapping) else {}
@@ -322,58 +329,3 @@ class Machine:
         if told.get("forgotten"):
             self.now.entered.pop(child, None)  # it has nothing left of what it was: it begins anew
         return NO_ANSWER
-
-    # -- evaluation ----------------------------------------------------------------------------------------------------
-
-    def scores(self, ask: Envelope) -> dict[str, Tensor]:
-        """Measure the models on the devices below: the models above come down, each team adds its own, scores go up.
-
-        Scores are sums over a device's test samples, ``"PM/accuracy"`` and so on, ``(1, devices below)``; a device that did not
-        answer has no samples.
-        """
-        models, setup = dict(ask.body or {}), self.setup
-        if self.tier == 0:
-            assert setup.learner is not None
-            kept = (self.state, self.declared, self.took_part)
-            device = self.device(ask, torch.tensor([ASIDE]))
-            return scores_of_device(setup.algorithm, setup.learner, device, *kept, models, setup.kinds)
-        if "model" in self.declared:
-            above = next(reversed(models.values()), None)
-            own = self.state["model"] if self.took_part or above is None else above
-            models[model_kind(self.tier, setup.tree.top)] = own
-        bodies = self.ask_all(ask, models)
-        traffic = self.evaluated.at(ask.round, setup.top if setup.algorithm.flat else self.tier)
-        traffic.add(1, payload(models) * len(bodies), sum(map(payload, bodies.values())))
-        names: dict[str, Tensor] = next(iter(bodies.values()), {})
-        none = {child: torch.zeros(1, devices, dtype=torch.float64) for child, (devices, *_) in enumerate(setup.below)}
-        return {name: torch.cat([bodies.get(child, {}).get(name, none[child]) for child in none], 1) for name in names}
-
-    def ask_all(self, ask: Envelope, body: Any) -> dict[int, Any]:
-        """Ask all children something outside any exchange, and return what those that answer say."""
-        seconds = self._go_on_waiting()
-        envelope, packed = self._under(ask, ASIDE, seconds), pack(body)
-        messages = {
-            child: encode(replace(envelope, **self._states_of(child)), packed) for child in range(self.setup.children)
-        }
-        found = self.desk.ask(envelope, messages, {}, seconds)
-        return {
-            child: reply.body
-            for child, reply in sorted(found.items())
-            if isinstance(reply, Envelope) and reply.kind != "error"
-        }
-
-    def end(self, ask: Envelope) -> dict[str, Any]:
-        """Tell all below that the training is over; return who was absent when, and what crossed the links below."""
-        if not self.setup.children:
-            return {}
-        bodies = self.ask_all(ask, ask.body)
-        records, traffic = [self.now.record.table()], [table_of(self.ledger)]
-        for child, body in bodies.items():
-            if not isinstance(body, Mapping) or "record" not in body:
-                continue
-            record = body["record"].clone()
-            before = [sum(own[tier] for own in self.setup.below[:child]) for tier in range(self.tier)]
-            record[:, 3] += torch.tensor(before)[record[:, 1] - 1]
-            records.append(record)
-            traffic.append(body["traffic"])
-        return {"record": torch.cat(records), "traffic": joined(traffic)}

@@ -8,6 +8,7 @@ one on its own would: see `palmette.engines.setup`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Self
 
 import torch
 
+from palmette.engines.aside import scores
 from palmette.engines.channel import Mail, Queues
 from palmette.engines.evaluation import Scores
 from palmette.engines.machine import Machine as Machine
@@ -57,17 +59,18 @@ class Separate:
 
     Args:
         simulation: What to run: its algorithm, population, task, seed, links and clock; it is not stepped itself.
+        queues: Makes what carries the messages between a node of some tier and its children.
 
     Attributes:
         machines: The machines, tier by tier.
         workers: Those of them that have a parent, from the devices up.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, simulation: Simulation, queues: Callable[[int], Queues] = lambda tier: Queues()) -> None:
         tree = self.tree = simulation.tree
         self.rounds, self.round = simulation.rounds, 0
         self._stages = Stages(simulation.algorithm, tree, simulation.rounds)
-        self._ways = [[Queues() for _ in range(tree.size(tier))] for tier in range(tree.tiers)]
+        self._ways = [[queues(tier) for _ in range(tree.size(tier))] for tier in range(tree.tiers)]
         self.machines = [
             [Machine(setup_of(simulation, tier, number), way) for number, way in enumerate(ways)]
             for tier, ways in enumerate(self._ways)
@@ -119,7 +122,7 @@ class Separate:
     def evaluate(self) -> dict[ModelKind, Scores]:
         """Measure the models as `palmette.engines.evaluation.evaluate` does, by an exchange of its own."""
         with one_thread_inside(), torch.no_grad():
-            found = self.server.scores(Envelope(kind="evaluate", round=self.round, rounds=self.rounds))
+            found = scores(self.server, Envelope(kind="evaluate", round=self.round, rounds=self.rounds))
         return scores_of(found)
 
     @property

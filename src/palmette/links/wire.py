@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from palmette.errors import WireError as WireError
 from palmette.links import parts
+from palmette.links.forms import Forms, strange
 from palmette.links.parts import Coded as Coded
 from palmette.links.parts import Part, whole
 from palmette.values import shown
@@ -28,6 +29,7 @@ _LEAST = {
     **{"round": 0, "rounds": 0, "stage": 0, "turn": 0, "base": -1, "version": -1},
     **{"time": 0, "within": 0, "steps": 0},
 }
+_ANY: Mapping[str, Forms] = {}
 _DEEPEST, _KEPT = 16, 64  # numbers in a path, and states that may be named
 _HEAD = b"PLMT\2"  # the format and its version
 _CHECKSUM, _LENGTH = 16, 4
@@ -141,12 +143,13 @@ def encode(envelope: Envelope, packed: Packed | None = None) -> bytes:
     return b"".join((_HEAD, _checksum(opening), opening, packed.blob))
 
 
-def decode(data: bytes, *, limit: int = LIMIT) -> Envelope:
+def decode(data: bytes, *, limit: int = LIMIT, forms: Mapping[str, Forms] = _ANY) -> Envelope:
     """Turn bytes back into an envelope.
 
     Args:
         data: The bytes, from anybody.
         limit: How many bytes the body may take when it is decoded.
+        forms: What is known of the parts of a message by its kind; rows of another type or shape are refused.
 
     Raises:
         WireError: The bytes are not what `encode` makes.
@@ -164,6 +167,9 @@ def decode(data: bytes, *, limit: int = LIMIT) -> Envelope:
         raise WireError(f"a message has {len(view)} bytes of parts, which is not what its header says")
     if (size := sum(part.decoded for part in listed)) > limit:
         raise WireError(f"a message would take {shown(size)} bytes when decoded; at most {limit} are allowed")
+    known = forms.get(header["kind"], {}) if isinstance(header.get("kind"), str) else {}
+    if why := next((why for part in listed if (why := strange(part, known))), ""):
+        raise WireError(why)
     if set(header) != set(_FIELDS):
         raise WireError(f"the header of a message has {shown(sorted(header))} and not {', '.join(sorted(_FIELDS))}")
     lists = {

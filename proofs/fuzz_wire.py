@@ -125,7 +125,7 @@ def message(luck: random.Random) -> bytes:
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def sealed(rest: bytes, head: bytes = b"PLMT\2") -> bytes:
+def sealed(rest: bytes, head: bytes = b"PLMT\3") -> bytes:
     """Return a message with right checksums, of its header and, where that has one, of its body."""
     end = 4 + int.from_bytes(rest[:4], "little")
     opening, body = rest[:end], rest[end:]
@@ -242,7 +242,7 @@ def hostile(luck: random.Random) -> bytes:
 def junk(luck: random.Random) -> bytes:
     """Return random bytes, with the beginning of a message or without."""
     made = luck.randbytes(luck.choice((0, 4, 5, 20, 25, 26, 300)))
-    return luck.choice((made, b"PLMT\1" + made, sealed(made), sealed(made, b"PLMT\2"), sealed(b"\xff" * 4 + made)))
+    return luck.choice((made, b"PLMT\1" + made, sealed(made), sealed(made, b"PLMT\3"), sealed(b"\xff" * 4 + made)))
 
 
 WAYS: tuple[Callable[[random.Random], bytes], ...] = (

@@ -107,6 +107,35 @@ def status(
 
 
 @deploy.command()
+def enrol(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The device.", show_default=False)],
+    parent: Annotated[
+        str | None, typer.Option(metavar="TEAM", help="The team it comes under, where there are several.")
+    ] = None,
+    kits: KitsFolder = Path("kits"),
+    json: options.Json = False,
+) -> None:
+    """Add a device to a running federation, and make its kit.
+
+    It brings its own samples, and takes part from the next round on
+    once it has connected. A device that was revoked gets a
+    new certificate and goes on where it was.
+
+    [bold]Example:[/bold]  palmette deploy enrol camera-9 --parent lima --kits kits
+    """
+    with one_line_errors():
+        from palmette.deploy.enrolling import enrol as add
+
+        made = add(kits, name, parent)
+        if json:
+            print_json({"kit": str(made.kit), "parent": made.parent, "again": made.again})
+            return
+        what = "has a new certificate" if made.again else "may connect from now on"
+        tell(f"{name!r} {what}, under {made.parent!r}")
+        tell(f"next  palmette serve --kit {made.kit}{'' if made.dealt else ' --data PATH'}     on its own machine")
+
+
+@deploy.command()
 def revoke(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The node.", show_default=False)],
     kits: KitsFolder = Path("kits"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.deploy.certificates import Authority, identity
-from palmette.deploy.kit import AUTHORITY, CERTIFICATE, KEY, NODE
+from palmette.deploy.kit import AUTHORITY, CERTIFICATE, KEY, NODE, Kit, NodeFile
 from palmette.deploy.kits import FILE, OPERATOR
 from palmette.deploy.operating import operate
 from palmette.deploy.tls import Identity
@@ -15,7 +15,7 @@ from palmette.errors import BadInput
 from palmette.guards.texts import from_json
 from palmette.values import shown
 
-_MOST = 1 << 20
+_MOST = 1 << 28
 
 
 def ask(kits: Path, what: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def ask(kits: Path, what: dict[str, Any], seconds: float) -> dict[str, Any]:
         what: The question.
         seconds: How long to wait.
     """
-    folder, told = _operator(kits)
+    folder, told = kits / OPERATOR, operator(kits)
     server, mine = told["server"], None
     if not told["plain"]:
         mine = Identity(*((folder / name).read_bytes() for name in (CERTIFICATE, KEY, AUTHORITY)))
@@ -38,26 +38,34 @@ def ask(kits: Path, what: dict[str, Any], seconds: float) -> dict[str, Any]:
 def revoke(kits: Path, name: str) -> dict[str, Any]:
     """Shut a node out of a federation, and say how many nodes heard of it."""
     authority = Authority.open(kits / "authority")
-    found = [path for path in sorted(kits.iterdir()) if (path / NODE).is_file() and _name(path) == name]
-    if not found:
-        raise BadInput(f"there is no kit of a node {shown(name)} in {kits}")
-    if len(found) > 1:
-        raise BadInput(f"{len(found)} nodes in {kits} are called {shown(name)}; rename their tree's nodes")
-    told = from_json((found[0] / NODE).read_bytes(), 1 << 28)
-    if told["parent"] is None:
+    folder, node = kit_of(kits, name)
+    if node.parent is None:
         raise BadInput(f"{shown(name)} is the server; stop it where it runs")
-    authority.revoke((found[0] / CERTIFICATE).read_bytes())
+    authority.revoke((folder / CERTIFICATE).read_bytes())
     crl = (kits / "authority" / "revoked.pem").read_text()
-    return ask(kits, {"do": "revoke", "id": told["id"], "crl": crl}, 15.0)
+    return ask(kits, {"do": "revoke", "id": node.id, "crl": crl}, 15.0)
 
 
-def _operator(kits: Path) -> tuple[Path, dict[str, Any]]:
-    folder = kits / OPERATOR
+def operator(kits: Path) -> dict[str, Any]:
+    """Return what the operator of a federation knows."""
     try:
-        return folder, dict(from_json((folder / FILE).read_bytes(), _MOST))
+        return dict(from_json((kits / OPERATOR / FILE).read_bytes(), _MOST))
     except OSError:
         raise BadInput(f"{kits} is not a folder that deploy init made: it has no {OPERATOR}/{FILE}") from None
 
 
-def _name(path: Path) -> str:
-    return str(from_json((path / NODE).read_bytes(), 1 << 28)["name"])
+def kit_of(kits: Path, name: str, tier: int | None = None) -> tuple[Path, NodeFile]:
+    """Return the kit of a node, and what it says of it.
+
+    Args:
+        kits: The folder that `palmette deploy init` made.
+        name: The node's name.
+        tier: Its tier, where nodes of several may have the name.
+    """
+    there = [(path, Kit(path).node) for path in sorted(kits.iterdir()) if (path / NODE).is_file()]
+    found = [(path, node) for path, node in there if node.name == name and tier in (None, node.tier)]
+    if not found:
+        raise BadInput(f"there is no kit of a node {shown(name)} in {kits}")
+    if len(found) > 1:
+        raise BadInput(f"{len(found)} nodes in {kits} are called {shown(name)}; rename their tree's nodes")
+    return found[0]

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,14 +112,16 @@ def make_kits(federation: Federation, folder: Path, *, plain: bool = False) -> K
             told = _told(federation.name, setup, tree, number, places, deadlines, {**shared, **forms})
             path = nodes[tier, number] = folder / _folder_of(tree, tier, number)
             path.mkdir()
-            _write(path / NODE, told.model_dump_json(indent=1).encode())
+            write(path / NODE, told.model_dump_json(indent=1).encode())
             if authority is not None:
-                _certify(path, authority, told.id, federation.days, serves=tier > 0)
+                certify(path, authority, told.id, federation.days, serves=tier > 0)
             if tier == 0 and federation.data == "kits":
                 of_device(whole.population, number, setup.tree).save(path / DATA)
-            _services(path, told)
+            services(path, told)
     _for_server(nodes[tree.top, 0], whole, resolved)
-    _for_operator(folder, federation, tree, places, authority, plain=plain)
+    forms = {"above": rehearsed.forms[1]}
+    device = _told(federation.name, setup_of(whole, 0, 0, bare=True), tree, 0, places, deadlines, {**shared, **forms})
+    _for_operator(folder, federation, whole, places, authority, device)
     return Kits(folder, whole, resolved, nodes, notes)
 
 
@@ -187,53 +190,66 @@ def _with_settings(config: dict[str, Any], setup: Setup) -> dict[str, Any]:
     return {**config, "settings": {name: own[name] for name in config["settings"]}}
 
 
+def safe_name(name: str) -> str:
+    """Return a node's name as that of a folder."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name).strip(".")
+
+
 def _folder_of(tree: Tree, tier: int, number: int) -> str:
     """Return the name of a node's kit: its own, where that can be the name of a folder."""
     name = tree.name(tier, number)
-    safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name).strip(".")
+    safe = safe_name(name)
     taken = any(tree.known(other, name) is not None for other in range(tree.tiers) if other != tier)
     if safe != name or taken or len(safe) > 80 or safe in ("authority", OPERATOR):
         safe = f"{safe[:60]}-{tier}-{number}"
     return safe
 
 
-def _certify(path: Path, authority: Authority, id: str, days: int, *, serves: bool) -> None:  # noqa: A002
+def certify(path: Path, authority: Authority, id: str, days: int, *, serves: bool) -> None:  # noqa: A002
+    """Write a certificate, its key and the authority's certificate into a kit."""
     made = authority.issue(id, days=days, serves=serves)
-    _write(path / CERTIFICATE, made.certificate)
-    _write(path / KEY, made.key, mode=0o600)
-    _write(path / AUTHORITY, authority.certificate)
+    write(path / CERTIFICATE, made.certificate)
+    write(path / KEY, made.key, mode=0o600)
+    write(path / AUTHORITY, authority.certificate)
 
 
 def _for_server(path: Path, whole: Simulation, config: RunConfig) -> None:
     """Write what goes into the folder of the run."""
-    _write(path / CONFIG, config.to_toml().encode())
-    _write(path / IDENTITY, json.dumps(dataclasses.asdict(fingerprint(whole, config))).encode())
+    write(path / CONFIG, config.to_toml().encode())
+    write(path / IDENTITY, json.dumps(dataclasses.asdict(fingerprint(whole, config))).encode())
 
 
 def _for_operator(
     folder: Path,
     federation: Federation,
-    tree: Tree,
+    whole: Simulation,
     places: dict[tuple[int, int], str],
     authority: Authority | None,
-    *,
-    plain: bool,
+    device: NodeFile,
 ) -> None:
-    """Write what the commands of an operator need: the server's address, and a certificate of its own."""
-    path = folder / OPERATOR
+    """Write what the commands of an operator need: the server's address, the tree, and a certificate of its own."""
+    path, tree = folder / OPERATOR, whole.tree
     path.mkdir()
     server = tree.name(tree.top, 0)
+    named = whole.algorithm.by_name.items()
     told = {
         "federation": federation.name,
         "server": {"name": server, "id": identity(federation.name, tree.top, server), "address": places[tree.top, 0]},
-        "plain": plain,
+        "plain": authority is None,
+        "days": federation.days,
+        "tree": Known.of(tree).model_dump(),
+        "named": whole.population.tree.labels[0] is not None,
+        "by_name": [name for name, of in named if of == 0 and isinstance(vars(whole.algorithm).get(name), Mapping)],
+        "addresses": [places[1, number] for number in range(tree.size(1))],
+        "device": json.loads(device.model_dump_json()),
     }
-    _write(path / FILE, json.dumps(told, indent=1).encode())
+    write(path / FILE, json.dumps(told, indent=1).encode())
     if authority is not None:
-        _certify(path, authority, identity(federation.name, -1, OPERATOR), federation.days, serves=False)
+        certify(path, authority, identity(federation.name, -1, OPERATOR), federation.days, serves=False)
 
 
-def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file that is not there yet; nobody else can read a key at any moment."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(data)
 
@@ -262,11 +278,11 @@ _COMPOSE = """services:
 """
 
 
-def _services(path: Path, told: NodeFile) -> None:
+def services(path: Path, told: NodeFile) -> None:
     """Write how a machine keeps the node running: a unit for systemd, and a file for compose."""
     line = {"federation": _line(told.federation), "name": _line(told.name), "folder": f"/etc/palmette/{path.name}"}
-    _write(path / "palmette.service", _UNIT.format(**line).encode())
-    _write(path / "compose.yaml", _COMPOSE.encode())
+    write(path / "palmette.service", _UNIT.format(**line).encode())
+    write(path / "compose.yaml", _COMPOSE.encode())
 
 
 def _line(text: str) -> str:

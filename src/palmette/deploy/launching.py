@@ -36,10 +36,14 @@ class Processes:
 
     Args:
         kits: The kit of each node, by tier and number.
+
+    Attributes:
+        data: Where devices have samples of their own.
     """
 
     def __init__(self, kits: Mapping[Place, Path]) -> None:
         self.kits = dict(kits)
+        self.data: dict[Place, Path] = {}
         self.running: dict[Place, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -51,12 +55,15 @@ class Processes:
         """Start a node that does not run."""
         with (self.kits[place] / _OUTPUT).open("ab") as output:
             self.running[place] = subprocess.Popen(
-                [sys.executable, "-m", "palmette", "serve", "--kit", str(self.kits[place])],
+                [sys.executable, "-m", "palmette", "serve", "--kit", str(self.kits[place]), *self._own(place)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
             )
+
+    def _own(self, place: Place) -> list[str]:
+        return ["--data", str(self.data[place])] if place in self.data else []
 
     def kill(self, place: Place) -> None:
         """Kill a node at once, as a power cut would."""

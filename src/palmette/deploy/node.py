@@ -6,32 +6,24 @@ import json
 import os
 import threading
 import time
-from collections import deque
-from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import torch
 
-from palmette.deploy.above import Above
 from palmette.deploy.below import Below
 from palmette.deploy.certificates import REVOKED, read_revoked
 from palmette.deploy.journal import Journal
 from palmette.deploy.keeping import Disk, packed, unpack
-from palmette.deploy.kit import MODELS, STATE, Kit
-from palmette.deploy.models import save_personal, save_team
+from palmette.deploy.kit import STATE, Kit, Place
+from palmette.deploy.newcomers import Newcomers
 from palmette.deploy.wires import Wires
 from palmette.engines.channel import Queues
 from palmette.engines.desk import Desk
-from palmette.engines.machine import Expired, Forgotten, Machine
+from palmette.engines.machine import Machine
 from palmette.engines.setup import Setup
-from palmette.errors import Diverged, PalmetteError, WireError
-from palmette.links.record import BAD, NO_ANSWER
-from palmette.links.wire import Envelope, decode, encode
+from palmette.errors import PalmetteError
+from palmette.links.wire import Envelope
 
-_TICK = 0.25  # seconds between signs of life of the process itself
-_FROZEN = 1.5  # seconds without one after which it was stopped
-_CALM = 0.2  # seconds that a process which was stopped gives the network to bring what came meanwhile
 _RETURN = 5.0  # seconds for which a node that was started again waits for all of its children
 _FIRST = 1 << 40  # where numbers of states begin at most, so that a disk that was lost is not taken for the one before
 
@@ -46,7 +38,9 @@ class Node:
 
     def __init__(self, kit: Kit, journal: Journal) -> None:
         self.kit, self.node, self.journal = kit, kit.node, journal
-        self.setup: Setup = kit.setup()
+        setup = kit.setup()
+        self.children = list(self.node.children)
+        self.newcomers = Newcomers(self)
         for note in kit.notes:
             journal.line(note)
         self.disk = Disk(kit.folder / STATE)
@@ -56,7 +50,8 @@ class Node:
         self.phase = "waiting for children" if self.node.children else "waiting for its parent"
         self.scores: dict[str, Any] = {}
         self.below = self._open_below() if self.node.children else None
-        children = Queues() if self.below is None else Wires(self.below, self.node.children)
+        self._wires = None if self.below is None else Wires(self.below, self.children)
+        children = self._wires or Queues()
         desk = Desk(
             children,
             patience=self.node.patience,
@@ -65,8 +60,20 @@ class Node:
             event=self._on_child,
             hello=self._on_hello,
         )
-        self.machine = Machine(self.setup, children, desk, deadline=self.node.deadline, limit=self.node.limit)
+        self.machine = Machine(setup, children, desk, deadline=self.node.deadline, limit=self.node.limit)
         self._go_on()
+
+    @property
+    def setup(self) -> Setup:
+        """What its machine was told, and what it learnt since."""
+        return self.machine.setup
+
+    def add(self, child: Place, samples: int) -> None:
+        """Number one more child, the last one, and count its samples."""
+        assert self._wires is not None
+        self.samples[len(self.children)] = samples
+        self.children.append(child)
+        self._wires.add(child.id)
 
     # -- what is kept --------------------------------------------------------------------------------------------------
 
@@ -78,13 +85,14 @@ class Node:
         machine, data = self.machine, self.disk.read()
         told: dict[str, Any] = {"starts": 0, "samples": {}} if data is None else unpack(machine, data)
         machine.starts = told["starts"] + 1
+        self.newcomers.count(int(told.get("grown", 0)))
         self.samples = {int(child): count for child, count in told["samples"].items()}
         self.resume(told)
         if data is None:
             machine.version = int.from_bytes(os.urandom(4), "little") % _FIRST
         self._count_samples()
         self.keep()
-        machine.on_kept = self.keep
+        machine.on_kept, machine.on_added = self.keep, self.newcomers.count
 
     def keep(self) -> None:
         """Put what the node is on the disk."""
@@ -92,9 +100,14 @@ class Node:
 
     def also_kept(self) -> dict[str, Any]:
         """Return what is kept beside the machine."""
-        return {"starts": self.machine.starts, "samples": self.samples}
+        return {"starts": self.machine.starts, "samples": self.samples, "grown": self.machine.grown}
 
     # -- children ------------------------------------------------------------------------------------------------------
+
+    def _may_connect(self) -> dict[str, str]:
+        """Return the names of all children by their ids, also of those that are not counted yet."""
+        own = {one.id: one.name for one in self.newcomers.own}
+        return {child.id: child.name for child in self.children} | own
 
     def _open_below(self) -> Below:
         node = self.node
@@ -102,7 +115,7 @@ class Node:
         return Below(
             node.listen,
             self.kit.identity,
-            {child.id: child.name for child in node.children},
+            self._may_connect(),
             limit=2 * node.limit,
             on_event=self._on_link,
             on_call=lambda child, data: None,
@@ -129,13 +142,13 @@ class Node:
         if self.below is None or self.kit.identity is None:
             return 0
         serials = self._revoked(str(told["crl"]))
-        numbers = {child.id: number for number, child in enumerate(self.node.children)}
+        numbers = {child.id: number for number, child in enumerate(self.children)}
         if (number := numbers.get(str(told["id"]))) is not None:
             self.below.expel(str(told["id"]), serials)
             self.out.add(number)
-            self.journal.line(f"{self.node.children[number].name} is revoked")
+            self.journal.line(f"{self.children[number].name} is revoked")
         reached = 1
-        for child in self.node.children if self.node.tier > 1 else ():
+        for child in self.children if self.node.tier > 1 else ():
             answer = self.below.call(child.id, json.dumps(told).encode(), 5.0)
             reached += int(json.loads(answer).get("reached", 0)) if answer else 0
         return reached
@@ -145,7 +158,7 @@ class Node:
         raise PalmetteError("this node has no operator")
 
     def _name_of(self, id_: str) -> str:
-        known = {child.id: child.name for child in self.node.children}
+        known = self._may_connect()
         if self.node.parent is not None:
             known[self.node.parent.id] = self.node.parent.name
         return known.get(id_, id_ or "a stranger")
@@ -155,39 +168,40 @@ class Node:
 
     def _on_child(self, kind: str, child: int, detail: str) -> None:
         if kind != "lost":  # the link says so itself
-            self.journal.event(kind, self.node.children[child].name, detail)
+            self.journal.event(kind, self.children[child].name, detail)
 
     def _on_hello(self, child: int, word: Envelope) -> None:
         """Take note of what a child says of itself."""
         told = word.body if isinstance(word.body, dict) else {}
         samples, ready = told.get("samples"), told.get("ready")
         if not isinstance(samples, int) or samples < 0 or not isinstance(ready, bool):
-            self.journal.event("damaged", self.node.children[child].name, "its first word makes no sense")
+            self.journal.event("damaged", self.children[child].name, "its first word makes no sense")
             return
         if ready:
             self.ready.add(child)
         before = self.samples.get(child)
-        if before != samples and not self.node.dealt:
+        counted = (
+            word.grown >= self.machine.added[child]
+        )  # what it says of itself holds the devices that we count below it
+        if before != samples and counted and not self.node.dealt:
             self.samples[child] = samples
             self._count_samples()
             if before:
-                self.journal.line(
-                    f"{self.node.children[child].name} has {samples} training samples now; it had {before}"
-                )
+                self.journal.line(f"{self.children[child].name} has {samples} training samples now; it had {before}")
 
     def _count_samples(self) -> None:
         """Write the samples of the children, and their sum, where programs look."""
         if self.node.dealt or not self.node.children:
             return
         tier, counts = self.node.tier, self.setup.samples
-        counts[tier - 1][:] = torch.tensor([self.samples.get(child, 0) for child in range(len(self.node.children))])
+        counts[tier - 1][:] = torch.tensor([self.samples.get(child, 0) for child in range(len(self.children))])
         counts[tier][:] = counts[tier - 1].sum()
 
     def gather(self) -> bool:
         """Listen until all children are ready, or those that never came are waited for no more; return whether they are."""
         if self.below is None:
             return True
-        everybody = set(range(len(self.node.children))) - self.out
+        everybody = set(range(len(self.children))) - self.out
         if everybody <= self.ready:
             return True
         self.machine.desk.listen(0.1)
@@ -242,169 +256,19 @@ class Node:
             found[id_] = told if isinstance(told, dict) else {"phase": "does not answer"}
 
         threads = [
-            threading.Thread(target=one, args=(child.id,), daemon=True)
-            for child in self.node.children
-            if child.id in there
+            threading.Thread(target=one, args=(child.id,), daemon=True) for child in self.children if child.id in there
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(seconds + 1)
         away = {"phase": "not connected"}
+        waiting = {"phase": "waits to be counted: it has said nothing of its samples yet"}
+        known = {child.id for child in self.children}
         return [
-            {**found.get(child.id, away), "name": child.name, "connected": child.id in there}
-            for child in self.node.children
+            {**found.get(child.id, away), "name": child.name, "connected": child.id in there} for child in self.children
+        ] + [
+            {**(waiting if one.id in there else away), "name": one.name, "connected": one.id in there}
+            for one in self.newcomers.own
+            if one.id not in known
         ]
-
-
-class Worker(Node):
-    """A node that has a parent: a team server or a device.
-
-    Args:
-        kit: The node's kit.
-        journal: Where it tells what happens.
-    """
-
-    def __init__(self, kit: Kit, journal: Journal) -> None:
-        super().__init__(kit, journal)
-        node = self.node
-        assert node.parent is not None
-        assert node.parent.address is not None
-        self._ended = False
-        self._gathered = not node.children
-        self._tick = time.monotonic()
-        self._waiting: deque[tuple[float, Envelope]] = deque()
-        self.above = Above(
-            node.parent.address,
-            kit.identity,
-            node.parent.id,
-            limit=2 * node.limit,
-            on_event=self._on_parent,
-            on_call=self._on_call,
-            own=node.id if node.plain else "",
-        )
-
-    def run(self, stop: threading.Event) -> None:
-        """Serve until the training is over or the node is told to stop."""
-        threading.Thread(target=self._live, args=(stop,), daemon=True).start()
-        if self.below is not None:
-            self.journal.line(f"listens on port {self.below.start()}")
-        self.above.start()
-        try:
-            while not stop.is_set() and not self._ended:
-                if not self._gathered and self.gather():
-                    self._gathered, self.phase = True, "waiting for its parent"
-                    self.above.send(self._hello())
-                if (mail := self._next(0.0 if not self._gathered else 0.5)) is not None:
-                    self._answer(*mail)
-        finally:
-            self.above.close()
-            self.close()
-
-    def _live(self, stop: threading.Event) -> None:
-        """Note that the process runs, so that it knows when it did not."""
-        while not stop.wait(_TICK):
-            self._tick = time.monotonic()
-
-    # -- the parent ----------------------------------------------------------------------------------------------------
-
-    def _hello(self) -> bytes:
-        samples = int(self.setup.samples[self.node.tier][0])
-        return encode(Envelope(kind="hello", body={"samples": samples, "ready": self._gathered}))
-
-    def _on_parent(self, kind: str, who: str, detail: str) -> None:
-        self._on_link(kind, who, detail)
-        if kind == "connected":
-            self.above.send(self._hello())
-
-    def _on_call(self, data: bytes) -> bytes:
-        told = json.loads(data)
-        if told.get("do") == "status":
-            return json.dumps(self.status(float(told.get("seconds", 1.0)))).encode()
-        if told.get("do") == "revoke":
-            return json.dumps({"reached": self.revoke(told)}).encode()
-        return b"{}"
-
-    def _next(self, seconds: float) -> tuple[float, Envelope] | None:
-        """Return the next message that is worth working on, with the time when it came; none after a while.
-
-        An ask that its parent has cancelled is left out. A process that was stopped first hears what was said meanwhile.
-        """
-        self._take(seconds)
-        if self._waiting and time.monotonic() - self._tick > _FROZEN:
-            time.sleep(_CALM)
-        while self._take(0.0):
-            pass
-        cancelled = {word.address for _, word in self._waiting if word.kind == "cancel"}
-        if cancelled:
-            for _, word in self._waiting:
-                if word.kind != "cancel" and word.address in cancelled:
-                    self._refuse(word, "nobody waited for it any more")
-            self._waiting = deque((since, word) for since, word in self._waiting if word.address not in cancelled)
-        return self._waiting.popleft() if self._waiting else None
-
-    def _take(self, seconds: float) -> bool:
-        """Take one message from the parent, if there is one."""
-        try:
-            mail = self.above.mail.get(timeout=seconds) if seconds else self.above.mail.get_nowait()
-        except Empty:
-            return False
-        if mail is None:
-            self._ended = True
-            return False
-        try:
-            self._waiting.append((mail[0], decode(mail[1], limit=self.node.limit, forms=self.node.above)))
-        except WireError as error:
-            assert self.node.parent is not None
-            self.journal.event("damaged", self.node.parent.name, str(error))
-        return True
-
-    def _answer(self, since: float, word: Envelope) -> None:
-        """Work on a message and reply; whatever goes wrong is told to the parent, and the node goes on."""
-        self.phase = {"ask": f"round {word.round + 1} of {word.rounds}", "evaluate": "evaluating"}.get(
-            word.kind, word.kind
-        )
-        try:
-            reply = self.machine.answer_to(word, since)
-        except Forgotten as error:
-            self._refuse(word, str(error), forgotten=True)
-        except Expired as error:
-            self._refuse(word, str(error))
-        except Diverged as error:
-            self._refuse(word, str(error), reason=BAD)
-        except Exception as error:
-            # A node must not die of one message: its parent goes on without it, and it with the next.
-            self.journal.event("failed", self.node.name, f"{type(error).__name__}: {error}")
-            self._refuse(word, f"{type(error).__name__}: {error}"[:500], broken=not isinstance(error, OSError))
-        else:
-            if reply is not None:
-                self._after(word)
-                self.above.send(reply)
-        self.phase = "waiting for its parent"
-
-    def _after(self, word: Envelope) -> None:
-        """Save the node's model where it was measured, and end with the training."""
-        if word.kind in ("evaluate", "end"):
-            try:
-                self._save(word)
-            except OSError as error:
-                self.journal.event("failed", self.node.name, f"its model cannot be saved: {error}")
-        if word.kind == "end":
-            failed = word.body.get("failed") if isinstance(word.body, dict) else None
-            self.journal.line(f"the training failed: {failed}" if failed else "the training is over")
-            self._ended = True
-
-    def _save(self, word: Envelope) -> None:
-        folder: Path = self.kit.folder / MODELS
-        if self.node.tier == 0 and isinstance(word.body, dict) and word.body:
-            save_personal(folder, self.machine, word)
-        elif self.node.tier and "model" in self.machine.declared:
-            save_team(folder, self.machine, word)
-
-    def _refuse(self, word: Envelope, text: str, *, reason: int = NO_ANSWER, **more: bool) -> None:
-        """Tell the parent why there is no reply: in words, and whether the state is ``forgotten`` or the program ``broken``."""
-        told = {"reason": reason, "text": text, **more}
-        if word.kind in ("ask", "evaluate", "end"):
-            self.above.send(
-                encode(Envelope(kind="error", round=word.round, path=word.path, starts=word.starts, body=told))
-            )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from palmette.deploy.kit import RUN, STATE, Kit
+from palmette.deploy.newcomers import Newcomer
 from palmette.engines.evaluation import Scores
 from palmette.engines.machine import Machine
 from palmette.engines.setup import Setup
@@ -19,9 +21,25 @@ from palmette.protocol import ModelKind
 from palmette.runs.absences import absences_table
 from palmette.runs.files import Files
 from palmette.runs.fingerprint import Fingerprint, introduce
-from palmette.runs.folder import ABSENCES, ENCODING, EVALUATION, METRICS, OUTLINE, TIMINGS, TRAFFIC, Folder, model_file
+from palmette.runs.folder import (
+    ABSENCES,
+    ADDED,
+    ENCODING,
+    EVALUATION,
+    METRICS,
+    OUTLINE,
+    POPULATION,
+    TIMINGS,
+    TRAFFIC,
+    Folder,
+    model_file,
+)
 from palmette.runs.metrics import SCHEMA, Metrics, traffic_table
+from palmette.runs.reading import make_config
+from palmette.runs.roll import roll_of
 from palmette.runs.tensors import Chunk
+from palmette.tree import Tree
+from palmette.tree.joining import joined
 
 CONFIG, IDENTITY = "config.toml", "identity.json"
 _HISTORY = "history.parquet"
@@ -40,7 +58,7 @@ class History:
 
     def __init__(self, kit: Kit) -> None:
         self._files = Files(kit.folder / STATE)
-        self._tree, self._last = kit.tree, kit.config.rounds
+        self._last = kit.config.rounds
         self.metrics, self.seconds = Metrics(), 0.0
         if self._files.has(_HISTORY):
             table = self._files.read_table(_HISTORY, SCHEMA)
@@ -50,17 +68,17 @@ class History:
         """Return whether the models were measured after a round."""
         return round_ in self.metrics.rows["round"]
 
-    def record(self, found: dict[ModelKind, Scores], round_: int) -> None:
-        """Keep what was measured after a round; what was measured after it before, by a server that crashed, goes."""
+    def record(self, found: dict[ModelKind, Scores], round_: int, tree: Tree) -> None:
+        """Keep what was measured after a round on the devices of a tree; what a server that crashed had measured goes."""
         rows = self.metrics.rows
         keep = [done < round_ for done in rows["round"]]
         self.metrics = Metrics(
             {name: [value for value, stays in zip(column, keep, strict=True) if stays] for name, column in rows.items()}
         )
-        nobody = torch.zeros(self._tree.devices, dtype=torch.bool)
+        nobody = torch.zeros(tree.devices, dtype=torch.bool)
         self.metrics.record(
             found,
-            self._tree,
+            tree,
             round_=round_,
             when="after",
             participants=nobody,
@@ -71,24 +89,32 @@ class History:
         self._files.write_table(_HISTORY, self.metrics.table())
 
 
-def write_run(kit: Kit, setup: Setup, machine: Machine, history: History, ended: dict[str, Any]) -> Path:
+def write_run(
+    kit: Kit, machine: Machine, history: History, ended: dict[str, Any], added: Sequence[Newcomer] = ()
+) -> Path:
     """Write the folder of a finished run into the server's kit, and return it.
 
     Args:
         kit: The server's kit.
-        setup: What its machine was told.
         machine: Its machine.
         history: What was measured.
-        ended: Who was absent when, and what crossed the links.
+        ended: Who was absent when, what crossed the links, and how many samples each device has.
+        added: Devices that were added while it ran.
     """
+    setup = machine.setup
     path = kit.folder / RUN
     shutil.rmtree(path, ignore_errors=True)  # of a server that crashed while it wrote
     folder = Folder.create(path)
     about = json.loads((kit.folder / IDENTITY).read_text(encoding="utf-8"))
     mine = Fingerprint(**about)
-    introduce(folder, mine, mine, (kit.folder / CONFIG).read_bytes())
-    folder.log(f"a federation on {kit.tree.devices} devices; no samples left them")
-    config = kit.config
+    config, text = kit.config, (kit.folder / CONFIG).read_bytes()
+    introduce(folder, mine, mine, _with_added(text, added) if added else text)
+    folder.log(f"a federation on {setup.tree.devices} devices; no samples left them")
+    for one in added:
+        folder.log(f"{one.name} was added below {one.parent} before round {one.round + 1}")
+    if added:
+        folder.write_json(ADDED, [{"node": one.name, "parent": one.parent, "round": one.round + 1} for one in added])
+    folder.write_table(POPULATION, roll_of(setup.tree, *ended["samples"].numpy()))
     model: dict[str, object] = {
         "name": config.model.name,
         "shape": list(kit.node.data.shape),
@@ -111,6 +137,16 @@ def write_run(kit: Kit, setup: Setup, machine: Machine, history: History, ended:
     folder.close(keep_state=False)
     folder.unlock()
     return path
+
+
+def _with_added(text: bytes, added: Sequence[Newcomer]) -> bytes:
+    """Return the config of a run whose tree has the devices that were added."""
+    config = make_config(tomllib.loads(text.decode()), kept=True)
+    tree = config.make_tree()
+    for one in added:
+        above = tree.find(1, one.parent) if tree.known(1, one.parent) is not None else 0
+        tree = joined(tree, above, one.name)
+    return config.model_copy(update={"tree": tree.spec()}).to_toml().encode()
 
 
 def _write(folder: Folder, setup: Setup, rows: Tensor, about: dict[str, object]) -> None:

@@ -13,6 +13,7 @@ import torch
 from palmette.deploy.journal import Journal
 from palmette.deploy.kit import MODELS, RUN, Kit
 from palmette.deploy.models import save_team
+from palmette.deploy.newcomers import Newcomer
 from palmette.deploy.node import Node
 from palmette.deploy.outcome import History, write_run
 from palmette.engines.aside import end, scores
@@ -61,7 +62,7 @@ class Server(Node):
             self.journal.line(f"this training is over already; its results are in {self.result}")
             return
         assert self.below is not None
-        self.journal.line(f"listens on port {self.below.start()}; {len(self.node.children)} children are expected")
+        self.journal.line(f"listens on port {self.below.start()}; {len(self.children)} children are expected")
         try:
             while not stop.is_set() and not self.gather():
                 pass
@@ -92,6 +93,8 @@ class Server(Node):
             if stop.wait(_AGAIN):
                 return
             self.machine.desk.listen()
+        if self.newcomers.join(self.round):
+            self._keep_trying(stop)  # before the first message that counts them
         self.phase, began = f"round {self.round + 1} of {self.rounds}", time.monotonic()
         self.machine.begin(self._start())
         self.round += 1
@@ -125,7 +128,7 @@ class Server(Node):
         if not found:
             self.journal.event("failed", self.node.name, "no device answered the evaluation")
             return ""
-        self._history.record(found, self.round)
+        self._history.record(found, self.round, self.setup.tree)
         lead = next(iter(found.values())).sums.keys() - {"loss"}
         metric = min(lead) if lead else "loss"
         self.scores = {kind: {name: score.by_samples(name) for name in score.sums} for kind, score in found.items()}
@@ -137,7 +140,7 @@ class Server(Node):
         """Tell everybody that the training is over, gather what crossed the links, and write the run's folder."""
         self.phase = "ending"
         body = end(self.machine, self._start("end"))
-        self.result = str(write_run(self.kit, self.setup, self.machine, self._history, body))
+        self.result = str(write_run(self.kit, self.machine, self._history, body, self.newcomers.counted))
         self.phase, self.finished = "finished", True
         self.keep()
         self.journal.line(f"the training is over; its results are in {self.result}")
@@ -156,4 +159,7 @@ class Server(Node):
             ).encode()
         if do == "revoke":
             return json.dumps({"reached": self.revoke(told)}).encode()
+        if do == "enrol":
+            self.newcomers.admit(Newcomer.model_validate(told["newcomer"]))
+            return b"{}"
         raise PalmetteError(f"the server does not know how to {str(do)[:40]!r}")

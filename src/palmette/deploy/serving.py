@@ -9,8 +9,8 @@ from pathlib import Path
 
 from palmette.deploy.journal import Journal
 from palmette.deploy.kit import Kit
-from palmette.deploy.node import Worker
 from palmette.deploy.server import Server
+from palmette.deploy.worker import Worker
 from palmette.learner.threads import one_thread_inside
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from queue import Empty
 
 from palmette.deploy.below import Below
@@ -18,10 +19,15 @@ class Wires:
         children: The children, in their order.
     """
 
-    def __init__(self, below: Below, children: list[Place]) -> None:
+    def __init__(self, below: Below, children: Sequence[Place]) -> None:
         self._below = below
         self._ids = [child.id for child in children]
         self._number = {id_: number for number, id_ in enumerate(self._ids)}
+
+    def add(self, id_: str) -> None:
+        """Number one more child, the last one."""
+        self._number[id_] = len(self._ids)
+        self._ids.append(id_)
 
     def send(self, child: int, data: bytes) -> bool:
         """Queue a message to a child; return whether it is connected."""

@@ -44,26 +44,50 @@ def scores(machine: Machine, ask: Envelope) -> dict[str, Tensor]:
 
 
 def end(machine: Machine, ask: Envelope) -> dict[str, Any]:
-    """Tell all below that the training is over; return who was absent when, and what crossed the links below."""
-    if not machine.setup.children:
-        return {}
-    records, traffic = [machine.now.record.table()], [table_of(machine.ledger)]
+    """Tell all below that the training is over; return who was absent when, what crossed the links below, and who is there.
+
+    The ``samples`` are the numbers of training and test samples of the devices below, ``(2, devices)``; 0 of those that did
+    not answer.
+    """
+    setup = machine.setup
+    if setup.learner is not None:
+        people = setup.learner.population
+        return {"samples": torch.stack([people.train, people.tests])}
+    own = {"record": machine.now.record.table(), "traffic": table_of(machine.ledger)}
+    record, traffic = [own["record"]], [own["traffic"]]
+    samples = [torch.zeros((2, devices), dtype=torch.int64) for devices, *_ in setup.below]
     for child, body in _answers(machine, ask, ask.body).items():
         told = body if isinstance(body, Mapping) else {}
-        if not told:
-            continue  # a device
-        if not (_is_table(told.get("record"), records[0]) and _is_table(told.get("traffic"), traffic[0])):
-            machine.desk.event("damaged", child, "what it tells of the training makes no sense")
+        if why := _odd(machine, child, told, own):
+            machine.desk.event("damaged", child, why)
             continue
-        record = told["record"].clone()
-        before = torch.tensor([sum(own[tier] for own in machine.setup.below[:child]) for tier in range(machine.tier)])
-        if len(record) and not 1 <= int(record[:, 1].min()) <= int(record[:, 1].max()) < machine.tier:
-            machine.desk.event("damaged", child, "it tells of nodes that are not below it")
-            continue
-        record[:, 3] += before[record[:, 1] - 1]
-        records.append(record)
-        traffic.append(told["traffic"])
-    return {"record": torch.cat(records), "traffic": joined(traffic)}
+        samples[child] = told["samples"]
+        if machine.tier > 1:
+            before = [sum(one[tier] for one in setup.below[:child]) for tier in range(machine.tier)]
+            rows = told["record"].clone()
+            rows[:, 3] += torch.tensor(before)[rows[:, 1] - 1]
+            record.append(rows)
+            traffic.append(told["traffic"])
+    return {"record": torch.cat(record), "traffic": joined(traffic), "samples": torch.cat(samples, 1)}
+
+
+def _odd(machine: Machine, child: int, told: Mapping[str, Any], own: Mapping[str, Tensor]) -> str:
+    """Say why what a child tells of the training cannot be; an empty text where it can."""
+    tables = {} if machine.tier == 1 else own
+    samples = told.get("samples")
+    if not isinstance(samples, Tensor) or samples.dtype != torch.int64:
+        return "it says nothing of its samples"
+    if samples.shape != (2, machine.setup.below[child][0]) or not all(
+        _is_table(told.get(name), like) for name, like in tables.items()
+    ):
+        return "what it tells of the training makes no sense"
+    if (
+        tables
+        and len(record := told["record"])
+        and not 1 <= int(record[:, 1].min()) <= int(record[:, 1].max()) < machine.tier
+    ):
+        return "it tells of nodes that are not below it"
+    return ""
 
 
 def _answers(machine: Machine, ask: Envelope, body: Any) -> dict[int, Any]:

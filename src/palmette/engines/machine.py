@@ -19,6 +19,7 @@ from palmette.engines import rules
 from palmette.engines.aside import end, scores
 from palmette.engines.channel import Children, Queues
 from palmette.engines.desk import Desk
+from palmette.engines.growing import grown
 from palmette.engines.setup import Setup
 from palmette.engines.snapshot import Snapshot
 from palmette.errors import Diverged, PalmetteError, ProtocolError, WireError
@@ -56,6 +57,8 @@ class Machine:
         deadline: Seconds that it waits for its children's replies at most.
         limit: Bytes that a message may take when it is decoded.
         starts: How often it was started.
+        added: For each of its children, how many devices were added below it since the training began.
+        on_added: Is called where a message counts more devices than it knows of, with their number.
         ledger: What crossed the link to its children.
         evaluated: What crossed it for evaluation.
         device_steps: Gradient steps it took, in vain or not; of a node with children those that it heard of.
@@ -68,6 +71,8 @@ class Machine:
     deadline: float | None = None
     limit: int = LIMIT
     starts: int = 0
+    added: list[int] = field(default_factory=list)
+    on_added: Callable[[int], None] = lambda number: None
     ledger: Ledger = field(default_factory=Ledger)
     evaluated: Ledger = field(default_factory=Ledger)
     device_steps: int = 0
@@ -82,6 +87,8 @@ class Machine:
         rows = {name: row[None].clone() for name, row in self.declared.items()}
         self.now = Snapshot(rows, Counters(setup.tree.size(self.tier)), Counters(setup.children))
         self.kept = {-1: self.now}  # the states that the parent may name
+        self.grown = 0  # devices that were added below it
+        self.added = [0] * setup.children
         self.version = -1
         self.done: tuple[tuple[int, ...], int] | None = None  # the ask that was answered last, and from which state
         self.reply = b""
@@ -120,6 +127,8 @@ class Machine:
         if ask.within:
             self._until = (time.monotonic() if since is None else since) + ask.within / 1000
             self.seconds_left()
+        if self.tier and ask.grown > self.grown:
+            self.on_added(ask.grown)
         with torch.no_grad():
             if ask.kind == "ask":
                 return self._answered(ask)
@@ -209,6 +218,17 @@ class Machine:
         """Go back to the state that the parent has of this machine, as the next ask would do."""
         self.now = self.kept[entered]
 
+    def grow(self, name: str, parent: str, child: int | None, samples: int) -> None:
+        """Count one more device below this machine; see `palmette.engines.growing.grown`."""
+        self.setup = grown(self.setup, name, parent, child, samples)
+        if child is None:
+            self.added.append(0)
+        else:
+            self.added[child] += 1
+        self.grown += 1
+        for snapshot in {id(one): one for one in (*self.kept.values(), self.now)}.values():
+            snapshot.theirs.widen(self.setup.children)
+
     # -- asking the children -------------------------------------------------------------------------------------------
 
     def begin(self, start: Envelope) -> None:
@@ -273,7 +293,7 @@ class Machine:
         """Return from which of its states a child goes on, and which others may still be named."""
         base = self.now.entered.get(child, -1)
         keep = {kept.entered.get(child, -1) for kept in self.kept.values()} - {base, -1}
-        return {"base": base, "keep": tuple(sorted(keep))}
+        return {"base": base, "keep": tuple(sorted(keep)), "grown": self.added[child]}
 
     def seconds_left(self) -> float | None:
         """Return the seconds that children may take; raise `Expired` where nobody waits for this machine any more."""

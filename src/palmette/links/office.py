@@ -35,6 +35,12 @@ class Counters:
         other.table.copy_(self.table)
         return other
 
+    def widen(self, size: int) -> None:
+        """Count more nodes from now on, which come after those that there are."""
+        more = max(0, size - self.table.shape[1])
+        self.table = torch.cat([self.table, self.table.new_zeros((len(self.table), more))], 1)
+        self.exchange, self.turn, self.time, self.due, self.steps = self.table
+
     def next(self, ids: Tensor, asking: Tensor | None, *, again: bool = False) -> tuple[Tensor, Tensor]:
         """Return the numbers of the exchanges the nodes would begin, and count those of the nodes that do.
 

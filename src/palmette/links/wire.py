@@ -27,11 +27,11 @@ LIMIT = 1 << 30
 KINDS = ("hello", "ask", "reply", "evaluate", "scores", "error", "cancel", "end", "ended")
 _LEAST = {
     **{"round": 0, "rounds": 0, "stage": 0, "turn": 0, "base": -1, "version": -1},
-    **{"time": 0, "within": 0, "steps": 0},
+    **{"time": 0, "within": 0, "steps": 0, "grown": 0},
 }
 _ANY: Mapping[str, Forms] = {}
 _DEEPEST, _KEPT = 16, 64  # numbers in a path, and states that may be named
-_HEAD = b"PLMT\2"  # the format and its version
+_HEAD = b"PLMT\3"  # the format and its version
 _CHECKSUM, _LENGTH = 16, 4
 _START = len(_HEAD) + _CHECKSUM + _LENGTH
 _HEADER = 1 << 18  # bytes of the longest header, some thousand parts
@@ -56,6 +56,7 @@ class Envelope:
         time: Virtual time in nanoseconds.
         within: Of an ask: milliseconds after which nobody waits for a reply any more; 0 for no limit.
         steps: Gradient steps that were taken for a reply.
+        grown: How many devices were added below the receiver since the training began.
         body: Rows with one line (plain, `Sparse`, or `Coded`), or a mapping of names to such rows, numbers and texts, or
             ``None``.
     """
@@ -73,6 +74,7 @@ class Envelope:
     time: int = 0
     within: int = 0
     steps: int = 0
+    grown: int = 0
     body: Any = None
 
     def __post_init__(self) -> None:

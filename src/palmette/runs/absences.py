@@ -15,6 +15,7 @@ from palmette.runs.files import Files
 from palmette.tree import Tree
 
 ABSENCES = "absences.parquet"
+ADDED = "added.json"  # devices that were added to a federation while it trained
 SCHEMA = pa.schema(
     [
         ("round", pa.int32()),  # from 1
@@ -42,15 +43,21 @@ def absences_table(record: Tensor, tree: Tree) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def read_absences(path: Path, tree: Tree) -> Absences:
+def read_absences(path: Path, tree: Tree, *, grown: bool = False) -> Absences:
     """Return who is absent in a run that repeats another.
 
     Args:
         path: The folder of the other run, or its table of absences.
         tree: The tree that the algorithm runs on.
+        grown: Whether it is known that devices were added while that run trained.
     """
     folder, name = (path, ABSENCES) if path.is_dir() else (path.parent, path.name)
     files = Files(folder)
+    if files.has(ADDED) and not grown:
+        raise BadInput(
+            f"replay = {str(path)!r}: devices were added to that training while it ran ({ADDED}), and a replay has the same "
+            "devices from its beginning; it cannot repeat that training"
+        )
     if not files.has(name):
         told = (
             f"that run lost nobody, or is not finished: it has no {name}" if path.is_dir() else "there is no such file"

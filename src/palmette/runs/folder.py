@@ -14,6 +14,7 @@ from typing import IO
 from palmette.errors import BadInput, PalmetteError
 from palmette.protocol import ModelKind
 from palmette.runs.absences import ABSENCES as ABSENCES
+from palmette.runs.absences import ADDED as ADDED
 from palmette.runs.files import LOG as LOG
 from palmette.runs.files import MANIFEST as MANIFEST
 from palmette.runs.files import Files, Unwritable
@@ -34,7 +35,7 @@ _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _BEGINNING = b'algorithm = "'  # of every config a run writes
 _NAMES = (
     METRICS, TRAFFIC, ABSENCES, EVALUATION, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT,
-    PREVIOUS, STATE, PROGRESS, REPORT, TRACKED,
+    PREVIOUS, STATE, PROGRESS, REPORT, TRACKED, ADDED,
 )  # fmt: skip
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(

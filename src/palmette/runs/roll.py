@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from palmette.population import Population
 from palmette.population.description import five
+from palmette.tree import Tree
 
 SCHEMA = pa.schema(
     [
@@ -34,20 +35,9 @@ def roll(population: Population) -> pa.Table:
     Labels are left out of text, which has one for each token, and of very large populations.
     """
     tree = population.tree
-    own = {"train": population.train.numpy(), "test": population.tests.numpy()}
-    unseen = np.zeros(tree.devices, bool) if population.unseen is None else population.unseen.numpy()
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    for tier in range(tree.tiers):
-        above = tree.ancestors(tier)
-        size = tree.size(tier)
-        columns["tier"] += [tier] * size
-        columns["node"] += tree.names(tier)
-        columns["parent"] += tree.parents[tier].tolist() if tier < tree.top else [-1]
-        for name, values in own.items():
-            columns[name] += np.bincount(above, values, size).astype(np.int64).tolist()
-        columns["unseen"] += unseen.tolist() if tier == 0 else [False] * size
-        columns["labels"] += [None] * size
-        columns["target"] += [None] * size
+    columns = _lines(tree, population.train.numpy(), population.tests.numpy())
+    if population.unseen is not None:
+        columns["unseen"][: tree.devices] = population.unseen.tolist()
     width = 5 if population.classes is None else population.classes
     if population.y.dim() == 1 and width * population.devices <= _COUNTS:
         if population.classes is None:
@@ -58,6 +48,27 @@ def roll(population: Population) -> pa.Table:
     named = encoding.classes if encoding is not None and encoding.words is None else None
     about = {"classes": json.dumps(list(named))} if named is not None else {}
     return pa.table(columns, schema=SCHEMA).replace_schema_metadata(about)
+
+
+def roll_of(tree: Tree, train: NDArray[np.int64], test: NDArray[np.int64]) -> pa.Table:
+    """Return a line for every node of a tree whose samples are on many machines: their numbers are known, their labels not."""
+    return pa.table(_lines(tree, train, test), schema=SCHEMA)
+
+
+def _lines(tree: Tree, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, list[Any]]:
+    """Return the columns, without labels, of devices that all train."""
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    for tier in range(tree.tiers):
+        above, size = tree.ancestors(tier), tree.size(tier)
+        columns["tier"] += [tier] * size
+        columns["node"] += tree.names(tier)
+        columns["parent"] += tree.parents[tier].tolist() if tier < tree.top else [-1]
+        for name, values in (("train", train), ("test", test)):
+            columns[name] += np.bincount(above, values, size).astype(np.int64).tolist()
+        columns["unseen"] += [False] * size
+        columns["labels"] += [None] * size
+        columns["target"] += [None] * size
+    return columns
 
 
 def _labels(population: Population) -> NDArray[np.int64]:

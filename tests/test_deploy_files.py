@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from palmette.algorithms import PerMFL
+from palmette.deploy.enrolling import enrol
 from palmette.deploy.federation import Federation, read_federation
 from palmette.deploy.keeping import Disk, packed, unpack
-from palmette.deploy.kit import CERTIFICATE, KEY, NODE, Kit
+from palmette.deploy.kit import CERTIFICATE, KEY, NODE, Kit, Place
 from palmette.deploy.kits import Kits, make_kits
+from palmette.deploy.newcomers import Newcomer, Newcomers, read_newcomers
 from palmette.engines.machine import Forgotten, Machine
 from palmette.engines.setup import setup_of
 from palmette.engines.simulate import Simulation
 from palmette.engines.snapshot import Remembered
-from palmette.errors import BadInput
+from palmette.errors import BadInput, PalmetteError
 from palmette.links import Link
 from palmette.links.codecs import Codec
 from palmette.links.post import Post
@@ -295,3 +299,102 @@ def test_a_parent_that_was_started_again_may_ask_the_same_once_more() -> None:
     assert first is not None
     assert machine.answer(encode(Envelope(rounds=3, path=(0,), body=torch.zeros(1, 3)))) is None  # outdated
     assert machine.answer(again) is not None
+
+
+# -- devices that are added --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parent", "told"),
+    [
+        ("a", None, "there is a device 'a' already; names must differ. To give it a new certificate, revoke it first"),
+        ("d", None, "say under which team it comes: --parent oslo or lima"),
+        ("d", "pune", "no device reports to 'pune'; --parent is one of oslo, lima"),
+        (" ", "oslo", "empty name"),
+        ("d", "oslo", "nobody listens"),
+    ],
+)
+def test_a_device_that_cannot_be_added_is_refused_and_leaves_nothing(
+    kits: Kits, name: str, parent: str | None, told: str
+) -> None:
+    before = sorted(kits.folder.iterdir())
+    with pytest.raises(BadInput) as error:
+        enrol(kits.folder, name, parent)
+    assert told in str(error.value)
+    assert sorted(kits.folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("run", "told"),
+    [
+        ({**RUN, "tree": "2x2"}, "the devices of this federation have numbers and no names"),
+        (
+            {**RUN, "settings": {"team_steps": 2, "alpha": {"a": 0.1, "b": 0.1, "c": 0.2}}},
+            "this training has 'alpha' for each device by its name, and none for 'd'",
+        ),
+    ],
+)
+def test_devices_of_some_federations_cannot_be_added(tmp_path: Path, run: dict[str, Any], told: str) -> None:
+    made = make_kits(federation(run=run), tmp_path / "kits")
+    with pytest.raises(BadInput, match=told):
+        enrol(made.folder, "d", "oslo")
+
+
+def test_an_added_device_is_counted_by_all_on_the_way_and_by_nobody_before(tmp_path: Path) -> None:
+    """The words of nodes to each other, without a network: what each keeps is what the others expect."""
+    one = Newcomer(name="d", id="d" * 32, parent="oslo", path=("t" * 32,))
+    server, team = (Trial(tmp_path / name) for name in ("server", "team"))
+    server.node.children = [Place(name="oslo", id="t" * 32)]
+    server.say = lambda id_, told: team.newcomers.hear(told)
+    team.say = lambda id_, told: {"samples": 7}
+    server.newcomers.prepare(one, 0, 3)
+    assert [(kept.name, kept.samples, kept.round) for kept in read_newcomers(tmp_path / "server").joined] == [
+        ("d", 7, 3)
+    ]
+    assert [(kept.path, kept.samples) for kept in read_newcomers(tmp_path / "team").joined] == [((), 7)]
+    assert team.newcomers.counted == []
+    # The server never came to count it, and counts another one instead: the team forgets the first.
+    server.newcomers.prepare(one.model_copy(update={"name": "e", "id": "e" * 32}), 0, 4)
+    assert [kept.name for kept in read_newcomers(tmp_path / "team").joined] == ["e"]
+    team.newcomers.count(1)
+    assert team.grown == [("e", "oslo", None, 7)]
+    assert [child.name for child in team.node.children] == ["e"]
+    with pytest.raises(PalmetteError, match="counts more devices than its parent"):
+        server.newcomers.prepare(one, 0, 5)
+    with pytest.raises(PalmetteError, match="is told of 2 devices that were added below it and knows of 1"):
+        team.newcomers.count(2)
+    server.say = lambda id_, told: None
+    with pytest.raises(PalmetteError, match="'oslo' is not connected"):
+        server.newcomers.prepare(one, 1, 5)
+    (tmp_path / "team" / "newcomers.json").write_text("{")
+    with pytest.raises(BadInput, match="which devices were added"):
+        read_newcomers(tmp_path / "team")
+
+
+class Trial:
+    """A node as far as added devices concern it, whose children say what a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.grown: list[tuple[Any, ...]] = []
+        self.say: Callable[[str, dict[str, Any]], dict[str, Any] | None] = lambda id_, told: None
+        machine = SimpleNamespace(grown=0, grow=self._grow)
+        self.node: Any = SimpleNamespace(
+            kit=SimpleNamespace(folder=folder),
+            node=SimpleNamespace(name=folder.name, parent=None),
+            machine=machine,
+            children=[],
+            samples={},
+            journal=SimpleNamespace(line=lambda text: None),
+            below=SimpleNamespace(call=self._call),
+        )
+        self.node.add = lambda place, samples: self.node.children.append(place)
+        self.newcomers = Newcomers(self.node)
+
+    def _grow(self, *told: Any) -> None:
+        self.grown.append(told)
+        self.node.machine.grown += 1
+
+    def _call(self, id_: str, data: bytes, seconds: float) -> bytes | None:
+        answer = self.say(id_, json.loads(data))
+        return None if answer is None else json.dumps(answer).encode()

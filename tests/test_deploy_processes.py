@@ -12,16 +12,20 @@ import safetensors.torch
 
 from palmette.cli.failures import BAD_INPUT
 from palmette.deploy.asking import ask, revoke
+from palmette.deploy.enrolling import enrol
 from palmette.deploy.federation import Federation
 from palmette.deploy.kits import Kits, make_kits
 from palmette.deploy.launching import Processes, free_ports
 from palmette.deploy.parity import parity
+from palmette.engines.setup import of_device
 from palmette.errors import BadInput
 from palmette.runs import load
+from palmette.runs.config import RunConfig
+from palmette.tree import Tree
 from test_cli import palmette
 
 LONGEST = 90.0
-SERVER, TEAM, ANNA, BERT, CARL = (2, 0), (1, 0), (0, 0), (0, 1), (0, 2)
+SERVER, TEAM, ANNA, BERT, CARL, DORA = (2, 0), (1, 0), (0, 0), (0, 1), (0, 2), (0, 3)
 
 
 def make(folder: Path, rounds: int) -> Kits:
@@ -46,10 +50,11 @@ def until(true: Callable[[], bool], processes: Processes) -> None:
 
 
 @pytest.mark.xdist_group("processes")
-def test_a_federation_goes_on_without_the_killed_and_the_revoked_and_has_the_bits_of_the_simulation(
+def test_a_federation_goes_on_with_the_killed_the_revoked_and_the_new_and_has_the_bits_of_the_simulation(
     tmp_path: Path,
 ) -> None:
     kits = make(tmp_path / "kits", 80)
+    other = RunConfig(algorithm="permfl", tree={"oslo": ["dora", "emil"]}, data={"name": "digits"}, seed=9)
     with Processes(kits.nodes) as processes:
         until(lambda: "round 2 of" in processes.output(SERVER), processes)
         processes.kill(ANNA)
@@ -61,16 +66,32 @@ def test_a_federation_goes_on_without_the_killed_and_the_revoked_and_has_the_bit
         found = revoke(kits.folder, "carl")
         assert found["reached"] == 2
         until(lambda: "is revoked" in processes.output(TEAM), processes)
+        dora = enrol(kits.folder, "dora").kit
+        of_device(other.population(), 0, Tree.parse({"oslo": ["dora"]})).save(dora / "data")
+        processes.kits[DORA], processes.data[DORA] = dora, dora / "data"
+        processes.start(DORA)
+        until(lambda: "dora is counted" in processes.output(SERVER), processes)
         until(lambda: "the training is over" in processes.output(SERVER), processes)
-        until(lambda: {SERVER, TEAM, BERT} <= set(processes.ended()), processes)
+        until(lambda: {SERVER, TEAM, BERT, DORA} <= set(processes.ended()), processes)
         assert "refused" in processes.output(CARL)
-    compared = parity(kits)
+    compared = parity(kits, [dora])
     assert compared.same, compared.wrong
     assert compared.absences > 0
     run = load(kits.nodes[SERVER] / "run")
     assert run.finished
     assert run.rounds_done == 80
     assert {row["node"] for row in run.absences.to_pylist()} >= {"carl"}
+    assert run.config.tree == {"oslo": ["anna", "bert", "carl", "dora"]}
+    (added,) = json.loads((run.folder / "added.json").read_text())
+    assert (added["node"], added["parent"]) == ("dora", "oslo")
+    assert run.last("PM", node="dora") > 0.5
+    listed = {row["node"]: row["train"] for row in run.population.to_pylist()}
+    assert listed["dora"] == int(other.population().train[0])
+    assert listed["carl"] == 0  # it was not there in the end
+    with pytest.raises(BadInput, match="devices were added to that training while it ran"):
+        RunConfig(algorithm="permfl", tree=run.config.tree, replay=str(run.folder)).make_links(
+            Tree.parse(run.config.tree)
+        )
     assert run.links[-1]["bytes_up"] == compared.bytes_up
     model = safetensors.torch.load_file(kits.nodes[BERT] / "models" / "personal.safetensors")
     assert sum(part.numel() for part in model.values()) == 650
@@ -85,6 +106,7 @@ def test_commands_of_a_federation_fail_in_a_sentence(tmp_path: Path) -> None:
         (["deploy", "init", str(tmp_path / "bad.toml"), "--out", str(tmp_path / "kits")], "run"),
         (["serve", "--kit", str(tmp_path)], "is no kit of a node"),
         (["deploy", "status", "--kits", str(tmp_path)], "is not a folder that deploy init made"),
+        (["deploy", "enrol", "anna", "--kits", str(tmp_path)], "is not a folder that deploy init made"),
         (["deploy", "revoke", "anna", "--kits", str(tmp_path)], "no certificate authority"),
     ):
         result = palmette(*words)

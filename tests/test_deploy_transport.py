@@ -138,6 +138,34 @@ def test_the_mail_of_both_ends_ends_when_they_are_closed(town: Town) -> None:
     assert below.mail.get(timeout=5) == ("", None)
 
 
+@pytest.mark.parametrize("size", [10, 6_000_000])
+def test_what_a_child_says_before_it_leaves_arrives(town: Town, size: int) -> None:
+    below, port = town.below()
+    for _ in range(5):
+        above = town.above(port, ANNE)
+        until(lambda: below.connected())
+        assert above.send(b"last word" + bytes(size))
+        began = time.monotonic()
+        above.close()
+        assert time.monotonic() - began < 4
+        assert below.mail.get(timeout=8)[1] == b"last word" + bytes(size)
+        assert below.mail.get(timeout=8) == (ANNE, None)
+
+
+def test_a_child_that_leaves_does_not_wait_for_ever_for_a_parent_that_hangs(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("palmette.deploy.above._LAST_WORD", 0.3)
+    below, port = town.below()
+    above = town.above(port, ANNE)
+    until(lambda: below.connected())
+    while above.send(bytes(LIMIT)):  # nobody reads
+        time.sleep(0.01)
+    began = time.monotonic()
+    above.close()
+    assert time.monotonic() - began < 4
+
+
 def test_what_is_too_large_is_not_sent(town: Town) -> None:
     below, above = town.pair()
     with pytest.raises(BadInput, match="larger than the limit"):

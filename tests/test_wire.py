@@ -84,7 +84,7 @@ def test_a_mapping_without_rows_stays_a_mapping(body: dict[str, Any]) -> None:
 
 def test_the_address_of_an_envelope_comes_back() -> None:
     address = {"kind": "reply", "round": 3, "rounds": 10, "path": (4, 2), "starts": (1, 3), "base": 5, "keep": (1, 2)}
-    address |= {"version": 6, "time": 10**15, "steps": 40, "stage": 2, "turn": 1, "within": 500}
+    address |= {"version": 6, "time": 10**15, "steps": 40, "grown": 3, "stage": 2, "turn": 1, "within": 500}
     found = decode(encode(Envelope(**address)))
     assert {name: getattr(found, name) for name in address} == address
     assert set(address) | {"body"} == {field.name for field in fields(Envelope)}
@@ -254,7 +254,7 @@ def test_swapped_bytes_are_found() -> None:
 
 
 def test_another_version_of_the_format_is_named() -> None:
-    with pytest.raises(WireError, match="has version 9 of the format; this Palmette reads 2"):
+    with pytest.raises(WireError, match="has version 9 of the format; this Palmette reads 3"):
         decode(SMALL[:4] + b"\x09" + SMALL[5:])
 
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,6 +23,7 @@ _KINDS = frozenset({Kind.MAIL, Kind.CALL})
 _SHORTEST, _LONGEST, _GROWTH = 0.2, 3.0, 1.6  # seconds between attempts
 _STEADY = 5.0  # seconds after which a connection was a good one, and the pauses begin anew
 _PATIENCE = 10.0  # seconds for a parent to say yes or no
+_LAST_WORD = 5.0  # seconds for the last message to reach it
 _log = logging.getLogger("palmette.deploy")
 
 
@@ -61,6 +63,7 @@ class Above:
         self._limit, self._on_call = limit, on_call
         self._events = Events(on_event)
         self._stream: Stream | None = None
+        self._call: Any = None  # of the stream
         self._dialling: asyncio.Task[None] | None = None
         self._closing = False
         self._pool = ThreadPoolExecutor(1, "palmette-above")
@@ -104,9 +107,19 @@ class Above:
 
     async def _stop(self) -> None:
         self._closing = True
+        if self._stream is not None:
+            await self._take_leave(self._stream)
         while self._dialling is not None and not self._dialling.done():
             self._dialling.cancel()  # again where it came just as something else ended, which swallows it
             await asyncio.wait([self._dialling], timeout=0.2)
+
+    async def _take_leave(self, stream: Stream) -> None:
+        """Let what was said reach the parent, which then hangs up; one that does not is not waited for."""
+        with suppress(TimeoutError, asyncio.InvalidStateError, grpc.RpcError, grpc.aio.BaseError):
+            async with asyncio.timeout(_LAST_WORD):
+                await stream.written()
+                await self._call.done_writing()
+                await self._call.code()
 
     async def _dial(self) -> None:
         pause = _SHORTEST
@@ -145,7 +158,7 @@ class Above:
     async def _stay(self, call: Any) -> None:
         """Be connected until it ends."""
         stream = Stream(call, self._limit, _KINDS, lambda *message: self._take(stream, *message), self._full)
-        self._stream = stream
+        self._stream, self._call = stream, call
         self._events.forget(self._parent)
         self._events.always("connected", self._parent, "")
         why = ""

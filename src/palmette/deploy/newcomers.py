@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from palmette.deploy.kit import Place
-from palmette.engines.growing import grown
+from palmette.engines.growing import check_plan, grown
 from palmette.errors import BadInput, PalmetteError
 from palmette.guards.texts import from_json
 from palmette.runs.files import Files
@@ -120,7 +120,10 @@ class Newcomers:
             PalmetteError: The algorithm cannot take one more, the name is taken, or the way to its parent is not open.
         """
         if not one.again:
-            grown(self._node.machine.setup, one.name, one.parent, self._child(one), 0)
+            before = self._node.machine.setup
+            after = grown(before, one.name, one.parent, self._child(one), 0)
+            if self._node.node.parent is None:
+                check_plan(before, after, self._node.kit.config.rounds)
         if one.path:
             self._tell_child(one, {"do": "admit", **_told(one)})
         else:

@@ -143,9 +143,10 @@ def _with_added(text: bytes, added: Sequence[Newcomer]) -> bytes:
     """Return the config of a run whose tree has the devices that were added."""
     config = make_config(tomllib.loads(text.decode()), kept=True)
     tree = config.make_tree()
+    if config.method().flat:
+        tree = tree.flat()  # a device that was added is in no team
     for one in added:
-        above = tree.find(1, one.parent) if tree.known(1, one.parent) is not None else 0
-        tree = joined(tree, above, one.name)
+        tree = joined(tree, tree.find(1, one.parent), one.name)
     return config.model_copy(update={"tree": tree.spec()}).to_toml().encode()
 
 

@@ -65,10 +65,10 @@ def parity(kits: Kits, added: Sequence[Path] = ()) -> Parity:
         raise PalmetteError(
             f"{len(counted)} devices were added to this federation, and {len(added)} of their kits are given"
         )
-    people = [kits.whole.population]
+    people = [replace(kits.whole.population, tree=kits.whole.tree)]  # without teams where the method knows none
     for one, kit in zip(counted, added, strict=True):
         people.append(_with(people[-1], one.name, one.parent, load_population(kit / DATA)))
-    last = people[-1].tree.flat() if kits.whole.algorithm.flat else people[-1].tree
+    last = people[-1].tree
     simulation = _simulated(kits, people[0], last)
     for one, more in zip(counted, people[1:], strict=True):
         while simulation.round < one.round:
@@ -97,7 +97,7 @@ def parity(kits: Kits, added: Sequence[Path] = ()) -> Parity:
 def _simulated(kits: Kits, people: Population, last: Tree) -> Simulation:
     """Return the simulation of a federation on some population; its tree may be smaller than the one that it ended with."""
     whole, path = kits.whole, kits.nodes[kits.whole.tree.top, 0] / RUN / ABSENCES
-    tree = people.tree.flat() if whole.algorithm.flat else people.tree
+    tree = people.tree
     links = {tier: whole.links.get(tier, Link()) for tier in range(tree.top)}
     if path.exists():
         absences = read_absences(path, last, grown=True)
@@ -125,7 +125,7 @@ def _of(absences: Absences, here: list[Tensor]) -> Absences:
 
 def _with(people: Population, name: str, parent: str, own: Population) -> Population:
     """Return a population with one more device, the last one of its parent."""
-    above = people.tree.find(1, parent) if people.tree.known(1, parent) is not None else 0
+    above = people.tree.find(1, parent)
     place = people.tree.children(1, above).stop
     cut = int(people.start[place])
     sizes = people.start.diff().tolist()

@@ -77,6 +77,11 @@ class Stream:
         self._loop.call_soon_threadsafe(self._wake.set)
         return True
 
+    async def written(self) -> None:
+        """Wait until all that was queued is written, or the connection is over."""
+        while self._open and (self._mail or self._side):
+            await asyncio.sleep(0.005)
+
     def end(self, why: str) -> None:
         """End the connection; from the loop's thread."""
         self._open = False

@@ -17,6 +17,8 @@ from palmette.errors import BadInput
 from palmette.tree import Tree
 from palmette.tree.joining import joined, places
 
+_NOT_NOW = "so no device can be added to a training under way; stop it, and begin a new one with the device in its tree"
+
 
 def grown(setup: Setup, name: str, parent: str, child: int | None, samples: int) -> Setup:
     """Return what a machine is told once a device is below it that was not there before.
@@ -90,16 +92,26 @@ def _more(counts: Tensor, node: int, samples: int) -> Tensor:
     return found
 
 
+def check_plan(before: Setup, after: Setup, rounds: int) -> None:
+    """Refuse to grow where an algorithm's plan of a training follows from the number of devices; for the server.
+
+    Args:
+        before: What its machine was told.
+        after: What it would be told.
+        rounds: Rounds of the run.
+    """
+    method = before.algorithm
+    if any(method.stage(before.tree, one, rounds) != method.stage(after.tree, one, rounds) for one in range(rounds)):
+        raise BadInput(f"{method.name} plans its stages by the number of devices, {_NOT_NOW}")
+
+
 def _check(before: Setup, after: Setup) -> None:
     """Refuse to grow where nodes keep rows whose size depends on the tree."""
     tiers = range(before.tier, before.tree.tiers if before.tier == before.tree.top else before.tier + 1)
     for tier in tiers:
         one, two = (_kept(setup, tier) for setup in (before, after))
         if one != two:
-            raise BadInput(
-                f"{before.algorithm.name} keeps something for each device, so none can be added to a training under way; "
-                "stop it, and begin a new one with the device in its tree"
-            )
+            raise BadInput(f"{before.algorithm.name} keeps something for each child of a node, {_NOT_NOW}")
 
 
 def _kept(setup: Setup, tier: int) -> dict[str, tuple[int, ...]]:

@@ -7,20 +7,18 @@ said, and writes docs/reliability.md.
 
 from __future__ import annotations
 
-import errno
 import os
-import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kills import config_of, contents, go_on, start
 from kills import ended as ended_with
 from pages import DOCS, table, write
+from small_disk import bind, fill, small_disk
 
 from palmette.engines.simulate import Simulation
 from palmette.runs import execute, execution, make_config, verify
@@ -49,34 +47,6 @@ class At:
 
     def stopping(self) -> None:
         """Do nothing."""
-
-
-@contextmanager
-def small_disk(place: Path) -> Iterator[Path]:
-    """Give a disk of two megabytes."""
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def fill(place: Path) -> None:
-    """Write a file until there is no room at all."""
-    with open(place / "filler", "wb", buffering=0) as file:
-        for size in (MEGABYTE, 4096, 1):
-            try:
-                while file.write(bytes(size)):
-                    pass
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-
-
-def bind(folder: Path, sign: str) -> None:
-    """Take the right to write to a folder and its files, or give it back."""
-    subprocess.run(["chattr", "-R", f"{sign}i", str(folder)], check=True)
 
 
 def spoilt(out: Path, work: dict[int, Callable[[], object]], place: Path) -> tuple[int, list[str]]:

@@ -19,6 +19,8 @@ from palmette.deploy.keeping import Disk, packed, unpack
 from palmette.deploy.kit import CERTIFICATE, KEY, NODE, Kit, Place
 from palmette.deploy.kits import Kits, make_kits
 from palmette.deploy.newcomers import Newcomer, Newcomers, read_newcomers
+from palmette.deploy.outcome import History
+from palmette.deploy.server import Server
 from palmette.engines.machine import Forgotten, Machine
 from palmette.engines.setup import setup_of
 from palmette.engines.simulate import Simulation
@@ -28,6 +30,7 @@ from palmette.links import Link
 from palmette.links.codecs import Codec
 from palmette.links.post import Post
 from palmette.links.wire import Envelope, decode, encode
+from palmette.runs.files import Unwritable
 from problems import regression, task_of
 
 RUN: dict[str, Any] = {
@@ -239,7 +242,7 @@ def test_a_disk_that_is_full_keeps_what_was_there(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr("palmette.deploy.keeping._synced", full)
         with pytest.raises(OSError, match="No space"):
             disk.write(b"three")
     assert Disk(tmp_path).read() in (b"two", b"three")
@@ -398,3 +401,33 @@ class Trial:
     def _call(self, id_: str, data: bytes, seconds: float) -> bytes | None:
         answer = self.say(id_, json.loads(data))
         return None if answer is None else json.dumps(answer).encode()
+
+
+# -- what a server keeps -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Unwritable("cannot write x: no room")])
+def test_a_server_whose_disk_is_full_waits_for_it(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palmette.deploy.server._AGAIN", 0.01)
+    server, told, left = Server.__new__(Server), list[str](), [error, error]
+    server.node = SimpleNamespace(name="server")  # type: ignore[assignment]
+    server.journal = SimpleNamespace(event=lambda kind, who, text: told.append(text))  # type: ignore[assignment]
+
+    def write() -> None:
+        if left:
+            raise left.pop()
+
+    server._written("round 3", write)
+    assert not left
+    assert [text.startswith("waits for its disk: round 3 cannot be kept: ") for text in told] == [True, True]
+
+
+def test_what_was_told_in_the_end_is_there_for_a_server_that_crashes_then(kits: Kits) -> None:
+    kit = Kit(kits.nodes[2, 0])
+    assert History(kit).told_in_the_end() is None
+    ended = {"record": torch.zeros((0, 5), dtype=torch.int64), "samples": torch.tensor([[3, 4], [1, 1]])}
+    History(kit).keep_the_end(ended)
+    found = History(kit).told_in_the_end()
+    assert found is not None
+    assert found.keys() == ended.keys()
+    assert all(torch.equal(found[name], ended[name]) for name in ended)

@@ -27,6 +27,7 @@ from palmette.links.record import Record
 
 _HEAD = b"PLMTKEPT1"
 _SUM = 16
+_synced = getattr(os, "fdatasync", os.fsync)  # all but the time of the change, which nobody reads
 
 
 class Disk:
@@ -43,16 +44,17 @@ class Disk:
         """Put data on the disk; an `OSError` leaves what was there."""
         number = self._number + 1
         body = number.to_bytes(8, "little") + data
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(number)
         fresh = not path.exists()
+        if fresh:
+            self._folder.mkdir(parents=True, exist_ok=True)
         with open(path, "r+b" if not fresh else "w+b", buffering=0) as file:
             for part in (_HEAD + blake2b(body, digest_size=_SUM).digest(), body):
                 view = memoryview(part)
                 while view:
                     view = view[file.write(view) :]
             file.truncate()
-            os.fsync(file.fileno())
+            _synced(file.fileno())
         if fresh:
             place = os.open(self._folder, os.O_RDONLY)
             try:

@@ -39,11 +39,13 @@ class Processes:
 
     Attributes:
         data: Where devices have samples of their own.
+        environment: Further variables of a node's environment.
     """
 
     def __init__(self, kits: Mapping[Place, Path]) -> None:
         self.kits = dict(kits)
         self.data: dict[Place, Path] = {}
+        self.environment: dict[Place, dict[str, str]] = {}
         self.running: dict[Place, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -59,7 +61,7 @@ class Processes:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                env={**os.environ, "OMP_NUM_THREADS": "1", **self.environment.get(place, {})},
             )
 
     def _own(self, place: Place) -> list[str]:

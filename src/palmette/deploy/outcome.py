@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -42,7 +43,7 @@ from palmette.tree import Tree
 from palmette.tree.joining import joined
 
 CONFIG, IDENTITY = "config.toml", "identity.json"
-_HISTORY = "history.parquet"
+_HISTORY, _ENDED = "history.parquet", "ended.safetensors"
 
 
 class History:
@@ -69,7 +70,7 @@ class History:
         return round_ in self.metrics.rows["round"]
 
     def record(self, found: dict[ModelKind, Scores], round_: int, tree: Tree) -> None:
-        """Keep what was measured after a round on the devices of a tree; what a server that crashed had measured goes."""
+        """Take what was measured after a round on the devices of a tree; what a server that crashed had measured goes."""
         rows = self.metrics.rows
         keep = [done < round_ for done in rows["round"]]
         self.metrics = Metrics(
@@ -86,13 +87,25 @@ class History:
             kept_out=None,
             last=round_ == self._last,
         )
+
+    def keep(self) -> None:
+        """Put it all on the disk."""
         self._files.write_table(_HISTORY, self.metrics.table())
+
+    def keep_the_end(self, ended: dict[str, Tensor]) -> None:
+        """Put what all nodes told in the end on the disk: they are gone when it is asked for again."""
+        whole = {name: value.contiguous() for name, value in ended.items()}
+        self._files.write(_ENDED, safetensors.torch.save(whole))
+
+    def told_in_the_end(self) -> dict[str, Tensor] | None:
+        """Return what all nodes told in the end, if they have."""
+        return safetensors.torch.load(self._files.read(_ENDED)) if self._files.has(_ENDED) else None
 
 
 def write_run(
     kit: Kit, machine: Machine, history: History, ended: dict[str, Any], added: Sequence[Newcomer] = ()
-) -> Path:
-    """Write the folder of a finished run into the server's kit, and return it.
+) -> None:
+    """Write the folder of a finished run into the server's kit.
 
     Args:
         kit: The server's kit.
@@ -136,7 +149,6 @@ def write_run(
     folder.write_table(METRICS, history.metrics.table())
     folder.close(keep_state=False)
     folder.unlock()
-    return path
 
 
 def _with_added(text: bytes, added: Sequence[Newcomer]) -> bytes:

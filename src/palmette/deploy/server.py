@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,9 +24,10 @@ from palmette.errors import PalmetteError
 from palmette.links.wire import Envelope
 from palmette.protocol import ModelKind
 from palmette.protocol.stages import Stages
+from palmette.runs.files import Unwritable
 
 _LINGER = 5.0  # seconds that the server stays for those who ask how it ended
-_AGAIN = 1.0  # seconds before a round in which nobody was there is tried again
+_AGAIN = 1.0  # seconds before something is tried again: a round in which nobody was there, a disk that was full
 
 
 class Server(Node):
@@ -37,6 +39,7 @@ class Server(Node):
     """
 
     round, finished = 0, False
+    _stop = threading.Event()
 
     def __init__(self, kit: Kit, journal: Journal) -> None:
         super().__init__(kit, journal)
@@ -57,6 +60,7 @@ class Server(Node):
 
     def run(self, stop: threading.Event) -> None:
         """Run the training to its end, or until told to stop."""
+        self._stop = stop
         if self.finished:
             self.result = str(self.kit.folder / RUN)
             self.journal.line(f"this training is over already; its results are in {self.result}")
@@ -64,14 +68,11 @@ class Server(Node):
         assert self.below is not None
         self.journal.line(f"listens on port {self.below.start()}; {len(self.children)} children are expected")
         try:
-            while not stop.is_set() and not self.gather():
-                pass
-            if not stop.is_set() and not self._history.has(self.round) and self._due():
-                self._evaluate()  # at the beginning, or where a server that crashed had come to
-            while self.round < self.rounds and not stop.is_set():
-                self._step(stop)
+            told = self._history.told_in_the_end()
+            if told is None:
+                self._train()
             if not stop.is_set():
-                self._finish()
+                self._finish(told)
                 stop.wait(_LINGER)
         except PalmetteError as error:
             self.journal.line(f"the training failed: {error}")
@@ -80,25 +81,34 @@ class Server(Node):
         finally:
             self.close()
 
+    def _train(self) -> None:
+        """Wait for the children and run all rounds."""
+        while not self._stop.is_set() and not self.gather():
+            pass
+        if not self._stop.is_set() and not self._history.has(self.round) and self._due():
+            self._evaluate()  # at the beginning, or where a server that crashed had come to
+        while self.round < self.rounds and not self._stop.is_set():
+            self._step()
+
     def _start(self, kind: str = "ask") -> Envelope:
         stage, turn = self._stages.at(min(self.round, self.rounds - 1))
         return Envelope(kind=kind, round=self.round, rounds=self.rounds, stage=stage, turn=turn)
 
-    def _step(self, stop: threading.Event) -> None:
+    def _step(self) -> None:
         """Run one round and keep what it came to; a round for which nobody is there waits."""
         assert self.below is not None
         self.machine.desk.listen()
         while not self.below.connected():
             self.phase = f"round {self.round + 1} of {self.rounds} waits: no child is connected"
-            if stop.wait(_AGAIN):
+            if self._stop.wait(_AGAIN):
                 return
             self.machine.desk.listen()
         if self.newcomers.join(self.round):
-            self._keep_trying(stop)  # before the first message that counts them
+            self._written("who is counted", self.keep)  # before the first message that counts them
         self.phase, began = f"round {self.round + 1} of {self.rounds}", time.monotonic()
         self.machine.begin(self._start())
         self.round += 1
-        self._keep_trying(stop)
+        self._written(f"round {self.round}", self.keep)
         seconds = time.monotonic() - began
         self._history.seconds += seconds
         told = ""
@@ -109,16 +119,16 @@ class Server(Node):
     def _due(self) -> bool:
         return self.round % self._every == 0 or self.round in (1, self.rounds)
 
-    def _keep_trying(self, stop: threading.Event) -> None:
-        """Put a round on the disk before the next begins, however long the disk is full."""
-        while not stop.is_set():
+    def _written(self, what: str, write: Callable[[], None]) -> None:
+        """Put something on the disk before the training goes on, however long the disk is full."""
+        while not self._stop.is_set():
             try:
-                self.keep()
+                write()
                 return
-            except OSError as error:
-                self.phase = f"round {self.round} is done and cannot be kept: {error.strerror}"
+            except (OSError, Unwritable) as error:
+                self.phase = f"waits for its disk: {what} cannot be kept: {error}"
                 self.journal.event("failed", self.node.name, self.phase)
-                stop.wait(5.0)
+                self._stop.wait(_AGAIN)
 
     def _evaluate(self) -> str:
         """Measure the models on the devices, and say how good they are."""
@@ -129,20 +139,31 @@ class Server(Node):
             self.journal.event("failed", self.node.name, "no device answered the evaluation")
             return ""
         self._history.record(found, self.round, self.setup.tree)
+        self._written(f"what was measured after round {self.round}", self._history.keep)
         lead = next(iter(found.values())).sums.keys() - {"loss"}
         metric = min(lead) if lead else "loss"
         self.scores = {kind: {name: score.by_samples(name) for name in score.sums} for kind, score in found.items()}
         if "model" in self.machine.declared:
-            save_team(self.kit.folder / MODELS, self.machine, self._start())
+            self._written("the global model", lambda: save_team(self.kit.folder / MODELS, self.machine, self._start()))
         return "; " + metric + " " + ", ".join(f"{kind} {each[metric]:.4f}" for kind, each in self.scores.items())
 
-    def _finish(self) -> None:
-        """Tell everybody that the training is over, gather what crossed the links, and write the run's folder."""
+    def _finish(self, told: dict[str, Any] | None) -> None:
+        """Tell everybody that the training is over, gather what crossed the links, and write the run's folder.
+
+        Args:
+            told: What everybody told, where a server that crashed had gathered it: nobody is there to tell it again.
+        """
         self.phase = "ending"
-        body = end(self.machine, self._start("end"))
-        self.result = str(write_run(self.kit, self.machine, self._history, body, self.newcomers.counted))
-        self.phase, self.finished = "finished", True
-        self.keep()
+        body = end(self.machine, self._start("end")) if told is None else told
+        self._written("what the nodes told", lambda: self._history.keep_the_end(body))
+        self._written(
+            "the folder of the run",
+            lambda: write_run(self.kit, self.machine, self._history, body, self.newcomers.counted),
+        )
+        if self._stop.is_set():
+            return  # started again, it ends anew
+        self.result, self.phase, self.finished = str(self.kit.folder / RUN), "finished", True
+        self._written("the end", self.keep)
         self.journal.line(f"the training is over; its results are in {self.result}")
 
     def operate(self, data: bytes) -> bytes:

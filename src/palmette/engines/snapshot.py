@@ -56,8 +56,6 @@ class Snapshot:
 
     def going_on(self, round_: int) -> Snapshot:
         """Return a copy to go on from in a round; rows are never written into and so are not copied."""
-        record = Record()
-        record.restore(self.record.table())
         mine = self.mine.copy()
         if round_ != self.round:
             mine.exchange.zero_()
@@ -68,6 +66,6 @@ class Snapshot:
             round=round_,
             above=Remembered(self.above.rows),
             below=Remembered(self.below.rows),
-            record=record,
+            record=self.record.copy(),
             entered=dict(self.entered),
         )

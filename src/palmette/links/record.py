@@ -46,6 +46,12 @@ class Record:
         same = torch.ones_like(children)
         self._parts.append(torch.stack([round_ * same, tier * same, exchange, children, reason.to(torch.int64)], 1))
 
+    def copy(self) -> Record:
+        """Return a record of its own to go on from; parts of it are replaced, never written into."""
+        other = Record()
+        other._parts = [*self._parts]
+        return other
+
     def strike(self, since: int, below: Mapping[int, Tensor]) -> None:
         """Strike out what was written since a length, about some children.
 

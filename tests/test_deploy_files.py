@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from palmette.algorithms import PerMFL
 from palmette.deploy.enrolling import enrol
 from palmette.deploy.federation import Federation, read_federation
 from palmette.deploy.keeping import Disk, packed, unpack
-from palmette.deploy.kit import CERTIFICATE, KEY, NODE, Kit, Place
+from palmette.deploy.kit import CERTIFICATE, KEY, NODE, STATE, Kit, Place
 from palmette.deploy.kits import Kits, make_kits
 from palmette.deploy.newcomers import Newcomer, Newcomers, read_newcomers
 from palmette.deploy.outcome import History
@@ -422,8 +422,9 @@ def test_a_server_whose_disk_is_full_waits_for_it(error: Exception, monkeypatch:
     assert [text.startswith("waits for its disk: round 3 cannot be kept: ") for text in told] == [True, True]
 
 
-def test_what_was_told_in_the_end_is_there_for_a_server_that_crashes_then(kits: Kits) -> None:
-    kit = Kit(kits.nodes[2, 0])
+def test_what_was_told_in_the_end_is_there_for_a_server_that_crashes_then(kits: Kits, tmp_path: Path) -> None:
+    kit = Kit(shutil.copytree(kits.nodes[2, 0], tmp_path / "server"))
+    (kit.folder / STATE).mkdir()
     assert History(kit).told_in_the_end() is None
     ended = {"record": torch.zeros((0, 5), dtype=torch.int64), "samples": torch.tensor([[3, 4], [1, 1]])}
     History(kit).keep_the_end(ended)

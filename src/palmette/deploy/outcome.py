@@ -6,7 +6,6 @@ import json
 import shutil
 import tomllib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-distributed
+.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-federation-faults prove-federation-soak prove-federation-streams prove-distributed
 
 setup: .venv/ready
 
@@ -131,9 +131,11 @@ prove-writers: export PALMETTE_DATA ?= ../shared/data
 prove-writers: .venv/ready
 	.venv/bin/python proofs/writers.py $(or $(FOLDER),$$(mktemp -d))
 
-# A federation of 12 real processes: every method held against the simulation, faults replayed, how fast a round is.
-prove-federation-parity prove-federation-storm prove-federation-speed: export PALMETTE_DATA ?= ../shared/data
-prove-federation-parity prove-federation-storm prove-federation-speed: .venv/ready
+# Federations of real processes: every method held against the simulation, kills and freezes replayed, how fast a round is, half an
+# hour of training, a thousand streams; faults (cut links, full disks, wrong clocks) need root, Linux and Debian's faketime.
+FEDERATION := $(addprefix prove-federation-,parity storm speed faults soak streams)
+$(FEDERATION): export PALMETTE_DATA ?= ../shared/data
+$(FEDERATION): .venv/ready
 	.venv/bin/python proofs/$(subst -,_,$(@:prove-%=%)).py
 
 prove-compare: .venv/ready

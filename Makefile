@@ -33,7 +33,7 @@ demo: .venv/ready
 
 # Pages that are written from the code.
 docs: .venv/ready
-	.venv/bin/python -m palmette.cli.reference docs/settings.md
+	.venv/bin/python -m palmette.cli.reference docs/reference/settings.md
 
 # The chart library of the page, from the npm registry; its result is kept in the repository.
 page-library:
@@ -50,7 +50,7 @@ prove-papers-whole: .venv/ready
 	.venv/bin/palmette reproduce pfedmt-table1 --size whole --only mnist-mlr-100 --only synthetic-mlr-100 --only synthetic-dnn-100
 	.venv/bin/palmette reproduce --write docs
 
-# The study behind palmette advise, some 15 minutes on two cores; docs/advise.md is written from the results.
+# The study behind palmette advise, some 15 minutes on two cores; docs/measured/advise.md is written from the results.
 prove-advise: .venv/ready
 	.venv/bin/palmette reproduce advise --size whole
 	.venv/bin/python proofs/advise.py
@@ -84,7 +84,7 @@ prove-million: .venv/ready
 prove-large-table: .venv/ready
 	.venv/bin/python proofs/large_table.py /tmp $(or $(KIND),parquet)
 
-# Speeds of models beside a plain loop over devices, written into docs/models.md.
+# Speeds of models beside a plain loop over devices, written into docs/reference/models.md.
 prove-models prove-batchnorm: export PYTHONPATH = tests
 prove-models: .venv/ready
 	.venv/bin/python proofs/models.py
@@ -113,7 +113,7 @@ prove-teams: .venv/ready
 prove-heterogeneity: .venv/ready
 	.venv/bin/python proofs/heterogeneity.py docs/images/two-level.png
 
-# The pictures of docs/report.md. FOLDER=... keeps the runs.
+# The pictures of docs/how-to/report.md. FOLDER=... keeps the runs.
 prove-report: export PYTHONPATH = tests
 prove-report: .venv/ready
 	.venv/bin/python proofs/report.py $(or $(FOLDER),$$(mktemp -d))
@@ -126,7 +126,7 @@ prove-multilevel: .venv/ready
 prove-donors: .venv/ready
 	.venv/bin/python proofs/donors.py $(or $(FOLDER),$$(mktemp -d))
 
-# MNIST by writer: own writers and unseen ones, written into docs/datasets.md.
+# MNIST by writer: own writers and unseen ones, written into docs/reference/datasets.md.
 prove-writers: export PALMETTE_DATA ?= ../shared/data
 prove-writers: .venv/ready
 	.venv/bin/python proofs/writers.py $(or $(FOLDER),$$(mktemp -d))
@@ -149,7 +149,7 @@ prove-groupperfl: .venv/ready
 	.venv/bin/python proofs/groupperfl.py digits
 	.venv/bin/python proofs/groupperfl.py words
 
-# A word model on two data sets of text: perplexity before and after, and counts of the data, written into docs/datasets.md;
+# A word model on two data sets of text: perplexity before and after, and counts of the data, written into docs/reference/datasets.md;
 # TIMES=5 trains five times as long.
 prove-language: export PALMETTE_DATA ?= ../shared/data
 prove-language: .venv/ready

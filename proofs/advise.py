@@ -1,4 +1,4 @@
-"""Write what the study behind ``palmette advise`` found into ``docs/advise.md``, with its pictures (``make prove-advise``)."""
+"""Write what the study behind ``palmette advise`` found into ``docs/measured/advise.md``, with its pictures (``make prove-advise``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pages
 from pages import DOCS
 
-PAGE = DOCS / "advise.md"
+PAGE = DOCS / "measured/advise.md"
 
 
 def number(cell: Mapping[str, Any], whole: bool) -> str:
@@ -52,7 +52,7 @@ def main(folder: Path) -> None:
     for path in map(Path, found["figures"]):
         shutil.copyfile(path, DOCS / "images" / path.name)
     kept = {key: value for key, value in found.items() if key not in ("folder", "figures", "seconds")}
-    (DOCS / "advise.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    (DOCS / "measured/advise.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     print(f"wrote {PAGE}")
 
 

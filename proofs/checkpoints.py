@@ -2,7 +2,7 @@
 
 Run by hand: ``make prove-checkpoints``. Each run has a process of its own: 2 % of the devices take part in every exchange. It
 is run as users have it; with a checkpoint after every round; and so again with everything in each of them, as if there were
-no journal. Writes docs/reliability.md, and fails where checkpoints take more than 5 % of
+no journal. Writes docs/how-to/reliability.md, and fails where checkpoints take more than 5 % of
 a run as users have it.
 """
 
@@ -87,7 +87,7 @@ def main() -> int:
             failed += done.returncode
             print(done.stdout, end="", flush=True)
             rows.append(json.loads(done.stdout))
-    write(DOCS / "reliability.md", "checkpoints", "checkpoints", table([*rows[0]], [[*row.values()] for row in rows]))
+    write(DOCS / "how-to/reliability.md", "checkpoints", "checkpoints", table([*rows[0]], [[*row.values()] for row in rows]))
     return min(1, failed)
 
 

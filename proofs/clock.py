@@ -1,7 +1,7 @@
 """Accuracy against simulated time and bytes to the server: six methods at the edge, stragglers, and asynchronous averaging.
 
 Run by hand: ``make prove-clock`` (``python proofs/clock.py FOLDER choose`` tries the settings that are chosen here). Tables go
-into ``docs/reliability.md``, figures beside it. Nothing can fail: who is ahead is what it is.
+into ``docs/how-to/reliability.md``, figures beside it. Nothing can fail: who is ahead is what it is.
 """
 
 from __future__ import annotations
@@ -234,9 +234,9 @@ def main(base: Path) -> int:
         lines += [*edge(base, place), ""]
         names = [f"`{method.algorithm}`" for method in place.methods]
         lines += [
-            f"![{place.kind} of {len(names)} methods over time, {place.about}](images/time-{place.key}.png)",
+            f"![{place.kind} of {len(names)} methods over time, {place.about}](../images/time-{place.key}.png)",
             "",
-            f"![The same over bytes to the server](images/traffic-{place.key}.png)",
+            f"![The same over bytes to the server](../images/traffic-{place.key}.png)",
             "",
             f"Settings on *{place.about}*: {'; '.join(map(told, place.methods))}.",
             "",
@@ -247,7 +247,7 @@ def main(base: Path) -> int:
         "",
         *stragglers(base),
         "",
-        "![PM over time with stragglers, teams apart](images/stragglers.png)",
+        "![PM over time with stragglers, teams apart](../images/stragglers.png)",
     ]
     write(PAGE, "time", "clock", lines)
     return 0

@@ -2,7 +2,7 @@
 
 Run by hand as root, on Linux: ``make prove-disks``. A disk is a tmpfs of two megabytes, which is filled with a file after the
 third round; permissions are taken from a folder and all in it by ``chattr +i``, which binds root, too. Prints what runs
-said, and writes docs/reliability.md.
+said, and writes docs/how-to/reliability.md.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main() -> int:
         code, lines = spoilt(out, work, place)
         same = code == 0 and contents(out) == expected and verify(out).sound
         rows.append(told("a folder that may not be written from round 3 to 7", code, lines, same=same))
-    write(DOCS / "reliability.md", "disks", "disks", table(["", "the run", "lines it said", "its files"], rows))
+    write(DOCS / "how-to/reliability.md", "disks", "disks", table(["", "the run", "lines it said", "its files"], rows))
     failed = sum(row[-1] == DIFFERENT for row in rows)
     print(f"{len(rows) - failed} passed, {failed} failed")
     return min(1, failed)

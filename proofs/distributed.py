@@ -4,7 +4,7 @@ Run by hand: ``make prove-distributed``. Each of two processes has a simulation 
 turns: both run an exchange of their own at the same time, then both together one of the common simulation. A ratio is taken
 within a turn, because other users of a machine come and go; the median over turns is reported, with the quartiles. The
 processes use one thread each. Then every algorithm of the contract table runs on two and on three processes and is compared
-with one, bit for bit. Writes docs/distributed.md.
+with one, bit for bit. Writes docs/how-to/distributed.md.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def main() -> int:
     )
     names = ["processes", "rows of the contract table", "links", "differences"]
     write(
-        DOCS / "distributed.md",
+        DOCS / "how-to/distributed.md",
         "measured",
         "distributed",
         [about, "", *table(heads, rows), "", more, "", *table(names, compared)],
@@ -185,7 +185,7 @@ def main() -> int:
     shares = [of_threads(workload) for workload in WORKLOADS]
     print(*map(" | ".join, shares), sep="\n", flush=True)
     heads = ["processor seconds of a round", "one thread", "two threads", "speed-up where both have a core"]
-    write(DOCS / "distributed.md", "threads", "distributed", table(heads, shares))
+    write(DOCS / "how-to/distributed.md", "threads", "distributed", table(heads, shares))
     reached = lines[0]["ratio"] >= WANTED
     print("reached" if reached else f"{lines[0]['ratio']:.0%} of two alone, not {WANTED:.0%}")
     return int(wrong > 0 or not reached)

@@ -1,4 +1,4 @@
-"""Tables 2 and 3 of the Async-L2GD paper on the generated donors: the section Donors of docs/datasets.md.
+"""Tables 2 and 3 of the Async-L2GD paper on the generated donors: the section Donors of docs/reference/datasets.md.
 
 Run by hand: ``make prove-donors`` (``FOLDER=...`` keeps the models, and goes on with those that are there). Pulls are tuned on
 validation samples of 3,000 of the ZIP codes by the direct solver; then all 29,490 are trained on. ``python proofs/donors.py
@@ -222,7 +222,7 @@ def tables(folder: Path) -> None:
     means = [measured(some, models[name])[0].mean() for name in ("many", "few")]
     spent = ", ".join(f"{name} {value:.0f} s" for name, value in seconds.items())
     write(
-        DOCS / "datasets.md",
+        DOCS / "reference/datasets.md",
         "donors",
         "donors",
         [

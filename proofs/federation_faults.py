@@ -335,7 +335,7 @@ def main() -> None:
     rows = [(c.word, c.what, c.seen, str(c.missing), str(c.rows), f"{c.wrong}") for c in cases]
     heads = ("what", "how", "what was seen", "replies missing", "rows compared with the replay", "wrong")
     if wanted == list(CASES):
-        write(DOCS / "deployment.md", "faults", "federation-faults", table(heads, rows))
+        write(DOCS / "how-to/deployment.md", "faults", "federation-faults", table(heads, rows))
     sys.exit(any(case.wrong for case in cases))
 
 

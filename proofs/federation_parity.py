@@ -1,7 +1,7 @@
 """Every method on tiers over real links: 12 processes under mutual TLS, and the simulation's bits.
 
 ``python proofs/federation_parity.py [NAME ...]``: each method with everybody taking part, and with two of three teams and half
-of their devices. The result goes into docs/deployment.md when all were run.
+of their devices. The result goes into docs/how-to/deployment.md when all were run.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def main() -> None:
     heads = ("method", "participation", "same bits", "rows compared", "bytes of the upper link as in the simulator")
     if wanted == list(METHODS):
         said = f"{len(rows)} federations of 12 processes, {wrong} of them not as the simulation."
-        write(DOCS / "deployment.md", "parity", "federation-parity", [said, "", *table(heads, rows)])
+        write(DOCS / "how-to/deployment.md", "parity", "federation-parity", [said, "", *table(heads, rows)])
     sys.exit(bool(wrong))
 
 

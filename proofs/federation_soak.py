@@ -86,7 +86,7 @@ def main() -> None:
     print("\n".join(lines))
     shutil.rmtree(folder, ignore_errors=True)
     if len(sys.argv) == 1:
-        write(DOCS / "deployment.md", "soak", "federation-soak", lines)
+        write(DOCS / "how-to/deployment.md", "soak", "federation-soak", lines)
     grown = [
         word
         for tier, word in enumerate(WORDS)

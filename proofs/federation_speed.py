@@ -94,7 +94,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     if len(sys.argv) == 1:
-        write(DOCS / "deployment.md", "speed", "federation-speed", lines)
+        write(DOCS / "how-to/deployment.md", "speed", "federation-speed", lines)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def main() -> None:
     ]
     print(*lines, *found.wrong[:10], sep="\n")
     if len(sys.argv) == 1:
-        write(DOCS / "deployment.md", "storm", "federation-storm", lines)
+        write(DOCS / "how-to/deployment.md", "storm", "federation-storm", lines)
     sys.exit(0 if found.same else 1)
 
 

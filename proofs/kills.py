@@ -4,7 +4,7 @@ Run by hand: ``make prove-kills``. Half of the kills come at random moments; the
 of a write, before a rename or a sync, at a random one of all such operations of the run. Some runs are killed again while they
 are resumed. All are real: SIGKILL, which no program can catch. One process loads Palmette and never computes; every run is a
 copy of it. Prints one line per kill, and writes a table by
-algorithm into docs/reliability.md; ends with 1 where a byte differs.
+algorithm into docs/how-to/reliability.md; ends with 1 where a byte differs.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def main() -> int:
     print("\n".join(lines := by_algorithm(tally)))
     print(f"{tally.passed.total()} passed, {tally.failed.total()} failed")
     if not sys.argv[1:]:
-        write(DOCS / "reliability.md", "kills", "kills", lines)
+        write(DOCS / "how-to/reliability.md", "kills", "kills", lines)
     return min(1, tally.failed.total())
 
 

@@ -1,4 +1,4 @@
-"""A word model on Shakespeare's plays and on newsgroups: perplexity before and after, written into docs/datasets.md.
+"""A word model on Shakespeare's plays and on newsgroups: perplexity before and after, written into docs/reference/datasets.md.
 
 Run by hand: ``make prove-language``; ``TIMES=5`` takes five times as many rounds. The model is `lm` with its default sizes; a
 vocabulary of 1,000 words keeps it to minutes on one core. Beside the models stands what always foretelling words by how often
@@ -22,7 +22,7 @@ from pages import DOCS, write
 import palmette as pm
 from palmette.learner import Learner
 
-PAGE = DOCS / "datasets.md"
+PAGE = DOCS / "reference/datasets.md"
 FACTOR = 6.0  # by which the perplexity of every kind of model is to fall
 WORDS, LEAST = 1000, 40
 CHOSEN = {"shakespeare": 2, "newsgroups": 2}  # devices of each team

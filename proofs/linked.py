@@ -13,7 +13,7 @@ from pages import DOCS
 
 from palmette.runs import Result, RunConfig, execute, make_config
 
-PAGE = DOCS / "reliability.md"
+PAGE = DOCS / "how-to/reliability.md"
 IMAGES = DOCS / "images"
 TREE = "4x10"
 ROTATED = {"name": "digits", "shift": "rotate"}

@@ -1,4 +1,4 @@
-"""Every method on four populations with the same gradient steps and as many tries for each: the tables of docs/methods.md.
+"""Every method on four populations with the same gradient steps and as many tries for each: the tables of docs/measured/methods.md.
 
 Run by hand: ``make prove-methods`` (``FOLDER=...`` keeps the runs, and goes on with those that are there). Settings are chosen
 on validation samples of seed 0, 4 tries for each method, the given ones among them; then three seeds are trained on all
@@ -30,7 +30,7 @@ from palmette.task import make_task
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-PAGE = DOCS / "methods.md"
+PAGE = DOCS / "measured/methods.md"
 PICTURE = PAGE.parent / "images" / "methods.png"
 TRIES, SEEDS, SHARE = 4, 3, 0.6
 PARTS = ("fedper", "fedrep", "fedbabu", "lg-fedavg", "pfedgp")  # what needs a model of several layers

@@ -2,7 +2,7 @@
 
 Run by hand: ``make prove-models``. Palmette and the loop take turns on one thread, and what is measured is processor time, so
 that what else the machine does disturbs neither; a ratio is the median over the turns. The table is written into
-``docs/models.md``. Fails where FedPer or FedRep has less than 60 % of FedAvg's device-steps per second on `dnn`.
+``docs/reference/models.md``. Fails where FedPer or FedRep has less than 60 % of FedAvg's device-steps per second on `dnn`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from palmette.task import Task
 from palmette.task.models import MODELS
 from zoo import Attention, LoRA, Recurrent, Transformer
 
-PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "models.md"
 BEGIN, END = "<!-- written by make prove-models -->", "<!-- end of what make prove-models writes -->"
 SHARE = 0.6
 HEAD = {"head": "last(1)"}

@@ -1,4 +1,4 @@
-"""Async-L2GD on the multilevel tables beside the exact solve and a mixed model: the section Tables of docs/datasets.md.
+"""Async-L2GD on the multilevel tables beside the exact solve and a mixed model: the section Tables of docs/reference/datasets.md.
 
 Run by hand: ``make prove-multilevel``. The variance components are statsmodels', by restricted maximum likelihood, of the model
 with an intercept alone. Tables with few teams have them as fixed effects, as a variance of two or three means is not known;
@@ -25,7 +25,7 @@ from palmette.population.validation import for_choosing
 from palmette.theory.multilevel import Variances, as_sums, exact, pulls
 
 Floats = NDArray[np.float64]
-PAGE = DOCS / "datasets.md"
+PAGE = DOCS / "reference/datasets.md"
 NAMES = ("hsb82", "radon", "chem97")
 NESTED = ("chem97",)  # whose teams are a level of their own; elsewhere they are fixed effects
 ROUNDS = {"l2gd": 20, "al2sgd": 15}  # of 100 iterations each

@@ -1,4 +1,4 @@
-"""The pictures of docs/report.md: pages of real runs, opened in Chromium and cut to what one sees first.
+"""The pictures of docs/how-to/report.md: pages of real runs, opened in Chromium and cut to what one sees first.
 
 Usage: python proofs/report.py FOLDER; FOLDER keeps the runs.
 """

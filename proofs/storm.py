@@ -1,7 +1,7 @@
 """A storm on every link: what it costs, that its record replays to the same bits, and that separate nodes weather it alike.
 
 Run by hand: ``make prove-storm``. 20 % of the replies are lost, 5 % late, 1 % damaged, on both links, and two of four teams are
-away for a third of the rounds. Results go into ``docs/reliability.md``. Fails where PerMFL's personal models end more than .02
+away for a third of the rounds. Results go into ``docs/how-to/reliability.md``. Fails where PerMFL's personal models end more than .02
 below those of a clean run, or where a replay or a separate node differs in a bit.
 """
 
@@ -120,7 +120,7 @@ def main(base: Path) -> int:
         f"Settings: {'; '.join(map(told, METHODS))}. All take about 6,000 gradient steps on each device. Of a method without "
         "teams, which has one link only, the devices of the two teams are away in place of the teams.",
         "",
-        "![PerMFL without faults and in the storm](images/storm.png)",
+        "![PerMFL without faults and in the storm](../images/storm.png)",
     ]
     named = [("without faults", clean), ("in the storm", stormy)]
     drawn(named, "convergence", IMAGES / "storm.png", models=("PM", "GM"), width="page")

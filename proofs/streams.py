@@ -122,7 +122,7 @@ def main() -> None:
     ]
     print("\n".join(lines))
     if len(sys.argv) == 1:
-        write(DOCS / "deployment.md", "streams", "federation-streams", lines)
+        write(DOCS / "how-to/deployment.md", "streams", "federation-streams", lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """PerMFL on MNIST by writer beside FedAvg and HierFAVG with fine-tuning and local training: own writers and unseen ones.
 
-Run by hand: ``make prove-writers``; it writes its table into docs/datasets.md. Every method gives each of the 539 writers the
+Run by hand: ``make prove-writers``; it writes its table into docs/reference/datasets.md. Every method gives each of the 539 writers the
 same number of gradient steps, fine-tuning counted, and gets six tries: on validation samples of 60 writers of seed 0 (30 a
 team) the best settings for a device's own model (PM) are chosen, and three seeds are trained with them on all writers. Unseen
 writers take no part in training; their models are made from the team's model (PerMFL, HierFAVG) or the global one (FedAvg) in
@@ -25,7 +25,7 @@ from palmette.population.validation import for_choosing
 from palmette.report.numbers import by_node
 from palmette.values import Array
 
-PAGE = DOCS / "datasets.md"
+PAGE = DOCS / "reference/datasets.md"
 STEPS, SEEDS = 400, (0, 1, 2)  # gradient steps on each writer
 MANY = 35  # training samples; most unseen writers have far fewer, and few of the others
 

@@ -70,7 +70,7 @@ def test_coverage_gains_and_costs_by_hand() -> None:
 
 
 def test_nothing_of_the_picture_of_regrets_lies_outside_it_and_all_means_can_be_told_apart() -> None:
-    kept = json.loads((Path(__file__).parents[1] / "docs" / "advise.json").read_text(encoding="utf-8"))
+    kept = json.loads((Path(__file__).parents[1] / "docs" / "measured" / "advise.json").read_text(encoding="utf-8"))
     found = Outcome(scores={one["name"]: one["scores"] for one in kept["populations"]})
     figure = regrets(found)
     figure.draw_without_rendering()

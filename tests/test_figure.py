@@ -481,7 +481,7 @@ def test_devices_without_a_number_are_left_out_aloud(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "figures.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
     commands = [
         line
         for body in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -219,7 +219,7 @@ def test_python_is_told_of_settings_that_there_are_not(here: Path) -> None:
 
 
 def test_the_example_of_the_page_runs(here: Path) -> None:
-    blocks = BLOCK.findall((ROOT / "docs" / "models.md").read_text(encoding="utf-8"))
+    blocks = BLOCK.findall((ROOT / "docs" / "reference" / "models.md").read_text(encoding="utf-8"))
     (body,) = [body for kind, body in blocks if kind == "python" and "# my_models.py" in body]
     (here / "my_models.py").write_text(body, encoding="utf-8")
     lines = [line for kind, body in blocks if kind == "bash" for line in body.replace("\\\n", "").splitlines()]

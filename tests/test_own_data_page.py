@@ -1,4 +1,4 @@
-"""Every block of docs/own-data.md runs as it stands, on real data: from file to a personal model in a torch script."""
+"""Every block of docs/how-to/own-data.md runs as it stands, on real data: from file to a personal model in a torch script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from real_tables import make_files
 from tables import palmette
 from test_readme import BLOCK, ROOT
 
-PAGE = ROOT / "docs" / "own-data.md"
+PAGE = ROOT / "docs" / "how-to" / "own-data.md"
 DATA = data_folder(str(Path(os.environ.get("PALMETTE_DATA", "../shared/data")).resolve()))
 
 pytestmark = pytest.mark.skipif(not (DATA / "tabular").is_dir(), reason="needs the public tables")

@@ -21,7 +21,7 @@ from palmette.studies.study import Study
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-GUIDE, OWN = "docs/writing-an-algorithm.md", "team_prox"
+GUIDE, OWN = "docs/tutorials/writing-an-algorithm.md", "team_prox"
 PAGES = ["README.md", GUIDE]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -59,7 +59,7 @@ def test_python_blocks_of_the_guide_run(
     sys.modules.pop(OWN, None)  # of this test's folder
 
 
-@pytest.mark.parametrize("page", ["docs/parts.md", "docs/models.md", "docs/figures.md"])
+@pytest.mark.parametrize("page", ["docs/how-to/parts.md", "docs/reference/models.md", "docs/how-to/figures.md"])
 def test_python_blocks_of_a_page_run_one_after_the_other(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +76,7 @@ def test_the_library_example_of_the_readme_has_at_most_25_lines() -> None:
 
 
 @pytest.mark.filterwarnings("default")  # a command prints them
-@pytest.mark.parametrize("page", [*PAGES, "docs/reliability.md"])
+@pytest.mark.parametrize("page", [*PAGES, "docs/how-to/reliability.md"])
 def test_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for body in blocks(page, "bash") for line in body.splitlines() if line.strip()]
     commands = [shlex.split(line, comments=True) for line in lines]
@@ -139,7 +139,7 @@ def expected() -> dict[str, dict[str, float]]:
 
 def test_the_readme_and_the_page_of_deployment_name_commands_that_exist() -> None:
     told = set()
-    for page in (ROOT / "README.md", DOCS / "deployment.md"):
+    for page in (ROOT / "README.md", DOCS / "how-to/deployment.md"):
         told |= set(re.findall(r"palmette (deploy \w+|serve)\b", page.read_text(encoding="utf-8")))
     assert told >= {"deploy init", "deploy demo", "deploy status", "deploy revoke", "serve"}
     for words in told:
@@ -147,7 +147,7 @@ def test_the_readme_and_the_page_of_deployment_name_commands_that_exist() -> Non
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{one.name}" for one in DOCS.glob("*.md"))]
+    "page", ["README.md", "CONTRIBUTING.md", *sorted(str(one.relative_to(ROOT)) for one in DOCS.rglob("*.md"))]
 )
 def test_what_a_page_points_to_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Every setting has a sentence, and lists, errors and the page docs/settings.md show it."""
+"""Every setting has a sentence, and lists, errors and the page docs/reference/settings.md show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from palmette.runs.config import RunConfig
 from palmette.runs.sections import EngineConfig, ModelConfig
 from palmette.task.models import MODELS
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
 
 def palmette(*words: str) -> Any:

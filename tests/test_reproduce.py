@@ -371,7 +371,7 @@ def test_every_experiment_makes_runs_that_are_possible(name: str, size: str) -> 
 
 
 def test_the_file_in_the_docs_can_be_read(tmp_path: Path) -> None:
-    page = Path(__file__).parent.parent / "docs" / "compare.md"
+    page = Path(__file__).parent.parent / "docs" / "how-to" / "compare.md"
     (text,) = re.findall(r"```toml\n(title = .*?)```", page.read_text(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(text)
     experiment = read(str(tmp_path / "mine.toml"))

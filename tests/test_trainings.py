@@ -98,7 +98,7 @@ def test_local_training_alone_is_stronger_on_mnist(mnist: Population, permfl_on_
 
 # -- digits, every team's images turned: where tiers pay ---------------------------------------------------------------
 
-SEEDS = [0, 1]  # and 2 in docs/measurements.md
+SEEDS = [0, 1]  # and 2 in docs/measured/measurements.md
 
 
 @pytest.fixture(scope="module", params=[pytest.param(s, marks=pytest.mark.xdist_group(f"digits {s}")) for s in SEEDS])

@@ -1,4 +1,4 @@
-"""A benchmark as Markdown tables, for `docs/benchmarks.md`."""
+"""A benchmark as Markdown tables, for `docs/measured/benchmarks.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All about one algorithm, data set, model or experiment, as data; and all of them as the page docs/settings.md."""
+"""All about one algorithm, data set, model or experiment, as data; and all of them as the page docs/reference/settings.md."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from palmette.reproduce import Experiment, names, own_names, read
 from palmette.task import make_task, own
 from palmette.task.models import MODELS
 
-_OWN = "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](own-data.md)."
+_OWN = "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](../how-to/own-data.md)."
 
 _MODELS = (
     "PM: every device gets a model of its own. TM: every team does. GM: there is a global model. These are the models with\n"
-    "the default settings. How to add a method of your own: [write an algorithm](writing-an-algorithm.md)."
+    "the default settings. How to add a method of your own: [write an algorithm](../tutorials/writing-an-algorithm.md)."
 )
 
 _ABSENT = (
     "A node misses a round when it is not asked (participation), does not answer, or its reply is lost, late or damaged; see\n"
-    "[links one can trust](reliability.md). A team that misses one takes its devices with it. A parent that nobody answers\n"
+    "[links one can trust](../how-to/reliability.md). A team that misses one takes its devices with it. A parent that nobody answers\n"
     "keeps the model it has."
 )
 
@@ -159,7 +159,7 @@ def markdown() -> str:
         "## A run",
         "",
         "`links.devices` is the link between devices and their teams; `links.teams`, `links.tier2` ... take the same keys, and",
-        "`links.all` holds for every link that says nothing itself. See [links one can trust](reliability.md).",
+        "`links.all` holds for every link that says nothing itself. See [links one can trust](../how-to/reliability.md).",
         "",
         *_table([key.as_dict() for key in general_keys()]),
     ]

@@ -13,7 +13,7 @@ and the truth, a logistic model with the coefficients of everybody plus normal d
 
     logit = b0 + b1 (log recency - 5) + b2 (log frequency - 1),    b_u = (-2.9, -0.25, 0.2) + 0.5 spread T_cluster + spread D_u.
 
-The sizes were chosen so that the quartiles of one model for all come near those of the paper (docs/datasets.md has both).
+The sizes were chosen so that the quartiles of one model for all come near those of the paper (docs/reference/datasets.md has both).
 """
 
 from __future__ import annotations

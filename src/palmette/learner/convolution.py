@@ -1,6 +1,6 @@
 """Convolutions of many models at once.
 
-There are three ways, and which one is fastest depends on the sizes of a layer (docs/models.md has the measurements):
+There are three ways, and which one is fastest depends on the sizes of a layer (docs/reference/models.md has the measurements):
 
 - *Columns*: the windows of all devices are laid out as matrices and multiplied in one batched product. For the first layer,
   whose windows are small, and the only stacked way that is fast on other devices than a CPU.

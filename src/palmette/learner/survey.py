@@ -2,7 +2,7 @@
 
 A stacked call serves many devices, so it saves calls; but torch's layers for one model are better made than its stacked forms.
 Where one call is little work the first counts, where it is much the second. The rule below was read off measurements
-(`make prove-models`, docs/models.md). It looks at the model, the shape of a sample and the batch size alone: the same run takes
+(`make prove-models`, docs/reference/models.md). It looks at the model, the shape of a sample and the batch size alone: the same run takes
 the same backend on every machine and after every stop, and so has the same bits.
 """
 

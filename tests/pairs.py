@@ -197,6 +197,7 @@ def main() -> None:
     told += failed(pair)
     if pair.leads:
         print(*told, "all cases were compared", sep="\n")
+    pair.peers.leave()  # gloo's threads must not outlive Python
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ def serve() -> int:
         text = str(error) if isinstance(error, PalmetteError) else "".join(traceback.format_exception(error))
         peers.fail(f"{text or type(error).__name__}")
         return GONE
+    finally:
+        peers.leave()
 
 
 def _take_part(peers: Peers, told: Mapping[str, Any]) -> None:

@@ -135,7 +135,7 @@ def trial(
     """Run a federation with some links through forwarders and some disks that are small."""
     run = {
         **{"algorithm": "permfl", "rounds": rounds, "tree": TREE, "data": {"name": "digits", "shift": "rotate"}},
-        "settings": {"team_steps": 4, "local_steps": 150, "alpha": 0.02},
+        "settings": {"team_steps": 12, "local_steps": 50, "alpha": 0.02},
         "evaluate_every": 5,
     }
     names = ["server", *TREE]

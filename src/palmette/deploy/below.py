@@ -180,9 +180,8 @@ class Below:
                 port = server.add_secure_port(self._address, self._doorman.credentials(self._identity))
             await server.start()
         except (RuntimeError, ValueError) as error:
-            raise BadInput(
-                f"{self._address} cannot be opened ({error}): is the port taken, or the key another's?"
-            ) from None
+            why = str(error).partition("; set GRPC_VERBOSITY")[0].rstrip(".")
+            raise BadInput(f"{self._address} cannot be opened ({why}): is the port taken, or the key another's?") from None
         self._server = server
         return int(port)
 

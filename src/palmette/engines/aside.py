@@ -25,7 +25,8 @@ def scores(machine: Machine, ask: Envelope) -> dict[str, Tensor]:
     Scores are sums over a device's test samples, ``"PM/accuracy"`` and so on, ``(1, devices below)``; a device that did not
     answer has no samples.
     """
-    models, setup = dict(ask.body or {}), machine.setup
+    setup = machine.setup
+    models = {kind: row.to(setup.initial.device) for kind, row in (ask.body or {}).items()}
     if machine.tier == 0:
         assert setup.learner is not None
         kept = (machine.state, machine.declared, machine.took_part)

@@ -162,7 +162,7 @@ class Machine:
         setup = self.setup
         link, before = setup.links.get(self.tier, Link()), self.device_steps
         post = Post(link.down, link.up, self.now.above, setup.layout)
-        came = post.receive("down", ask.body, ONLY)
+        came = post.receive("down", ask.body, ONLY, setup.initial.device)
         work = self._on_device if self.tier == 0 else self._on_team
         body, state, ended = work(ask, came.body, max(ask.time, int(self.now.mine.time[0])))
         self.now.mine.time[0] = ended
@@ -313,7 +313,7 @@ class Machine:
         self.device_steps += reply.steps
         ended = torch.tensor([reply.time]) if self.setup.pace is not None else None
         try:
-            arrival = delivery.receive(reply.body, ended)
+            arrival = delivery.receive(reply.body, ended, self.setup.initial.device)
         except (WireError, ProtocolError) as error:
             self.desk.event("damaged", child, str(error))
             return delivery.nothing(CORRUPT)

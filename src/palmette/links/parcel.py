@@ -191,9 +191,9 @@ class Delivery:
         some = (reason == 0).nonzero().squeeze(1)
         return Arrival(plain(reply), total_payload(_lines(reply, some), None, len(some)), None, reason == 0, reason)
 
-    def receive(self, body: Any, ended: Tensor | None) -> Arrival:
-        """Take the reply of one child from another machine, as it came over the wire."""
-        sent = self.parcel.post.receive("up", body, self.ids)
+    def receive(self, body: Any, ended: Tensor | None, place: torch.device) -> Arrival:
+        """Take the reply of one child from another machine, as it came over the wire, to where its parent has its models."""
+        sent = self.parcel.post.receive("up", body, self.ids, place)
         _check_lines(sent.body, 1)
         return self._judge(sent, ended, self._finite(self._fate(), sent.body), silent=body is None)
 

@@ -96,8 +96,8 @@ class Post:
 
         return Sent(_mapped(body, sent), lengths, kept, encoded)
 
-    def receive(self, way: Way, body: Any, child: Tensor) -> Sent:
-        """Decode what came from, or to, one child."""
+    def receive(self, way: Way, body: Any, child: Tensor, place: torch.device) -> Sent:
+        """Decode what came from, or to, one child, to where the receiver has its models."""
         lengths = torch.zeros(1, dtype=torch.int64)
         kept: dict[str, Mapping[str, Tensor]] = {}
         codec = MASK if self._codecs[way].plain else self._codecs[way]
@@ -107,12 +107,12 @@ class Post:
                 if self._codec(way, value) is not None:
                     raise WireError(f"the part {name!r} of a message is not encoded as this link says ({codec})")
                 lengths.add_(payload(value))
-                return value
+                return value.to(place) if isinstance(value, Tensor) else value
             if len(value.shape) != 1:
                 raise WireError(
                     f"the part {name!r} of a message is encoded and has {len(value.shape)} dimensions, not one"
                 )
-            row = value.row
+            row = value.row.to(place)
             key = _key(way, name, row.shape, row.dtype)
             initial = dict.fromkeys(codec.keeps(row[:0]), row)  # takes no memory, whatever size is claimed
             before = self._memory.read(key, child, initial) if initial else {}

@@ -123,3 +123,24 @@ def test_the_best_round_is_chosen_by_held_out_samples_where_there_are_some() -> 
     assert held != tested
     plain = pm.run("permfl", made, rounds=1, settings=FAST, out="two", progress=False)
     assert plain.curve("PM", on="held-out") == {}
+
+
+def share_of_nines(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (outputs.argmax(1) == 9).double()
+
+
+def test_a_metric_may_be_given_as_a_function_and_is_kept_by_its_import_path() -> None:
+    people = pm.make_population("digits", tree="2x2")
+    result = pm.run("fedavg", people, rounds=1, metrics=["f1", share_of_nines], progress=False)
+    assert result.config.metrics == ["f1", f"{__name__}:share_of_nines"]
+    assert 0 < result.last("GM", "share_of_nines") < 1
+    assert pm.resume(result.folder, rounds=2, progress=False).curve("GM", "share_of_nines").keys() == {0, 1, 2}
+
+
+def test_a_metric_that_could_not_be_found_again_is_refused_before_a_folder_is_made(tmp_path: Path) -> None:
+    people, out = pm.make_population("digits", tree="2x2"), tmp_path / "run"
+    with pytest.raises(BadInput, match=r"lambda.*cannot be found again.*not inside another function"):
+        pm.run("fedavg", people, rounds=1, metrics=[lambda outputs, targets: 1.0], out=out)
+    with pytest.raises(BadInput, match="3 is neither the name of a metric nor a function"):
+        pm.run("fedavg", people, rounds=1, metrics=[3], out=out)  # type: ignore[list-item]
+    assert not out.exists()

@@ -7,8 +7,10 @@ each device, for each team and for all samples pooled, and the value of a team i
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -156,6 +158,24 @@ def check_measures(names: Iterable[str]) -> None:
     for name in names:
         if ":" not in name and name not in MEASURES:
             raise BadInput(f"metrics: there is no metric {shown(name)}{nearest(name, MEASURES)}")
+
+
+def named(metrics: str | Iterable[str | Callable[..., Any]]) -> str | list[str]:
+    """Return metrics as a config names them: a function by its import path, which finds it again."""
+    return metrics if isinstance(metrics, str) else [one if isinstance(one, str) else _path_of(one) for one in metrics]
+
+
+def _path_of(function: Any) -> str:
+    if not isinstance(function, FunctionType):
+        raise BadInput(f"metrics: {shown(function)} is neither the name of a metric nor a function")
+    path = f"{function.__module__}:{function.__name__}"
+    home = sys.modules.get(function.__module__)
+    if home is None or vars(home).get(function.__name__) is not function:
+        raise BadInput(
+            f"metrics: the function {function.__qualname__!r} cannot be found again, as it is not at the top of a module or a "
+            "notebook; define it there, not inside another function"
+        )
+    return path
 
 
 def _imported(path: str) -> Measure:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from palmette.algorithms import check_name, kind_of
+from palmette.engines.measures import named
 from palmette.errors import BadInput
 from palmette.learner import Optimiser
 from palmette.population import Population
@@ -47,7 +48,7 @@ def run(
     replay: str | Path | None = None,
     evaluate_every: int | str = "auto",
     evaluate_on: int | str = "auto",
-    metrics: str | Sequence[str] = (),
+    metrics: str | Sequence[str | Callable[..., Any]] = (),
     optimiser: Optimiser | Mapping[str, Any] | None = None,
     threads: int | None = None,
     progress: bool | None = None,
@@ -77,7 +78,8 @@ def run(
         replay: The folder of a run whose absences are repeated, in place of faults.
         evaluate_every: Rounds between evaluations.
         evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
-        metrics: Further metrics by name or import path, as in ``["auc", "f1"]``; see ``palmette.engines.measures``.
+        metrics: Further metrics, as in ``["auc", "f1"]``: names, import paths, or functions of your own of all outputs and
+            targets that return one number, or one per sample; see ``palmette.engines.measures``.
         optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
         threads: Chunks of devices that run at the same time; by default as many as the config says (``engine.threads``), or
             one per core. No result depends on it.
@@ -115,7 +117,7 @@ def run(
         **({} if replay is None else {"replay": str(replay)}),
         "evaluate_every": evaluate_every,
         "evaluate_on": evaluate_on,
-        "metrics": metrics if isinstance(metrics, str) else list(metrics),
+        "metrics": named(metrics),
         "engine": engine,
     }
     given: dict[str, Any] = {}

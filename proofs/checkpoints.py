@@ -87,7 +87,12 @@ def main() -> int:
             failed += done.returncode
             print(done.stdout, end="", flush=True)
             rows.append(json.loads(done.stdout))
-    write(DOCS / "how-to/reliability.md", "checkpoints", "checkpoints", table([*rows[0]], [[*row.values()] for row in rows]))
+    write(
+        DOCS / "how-to/reliability.md",
+        "checkpoints",
+        "checkpoints",
+        table([*rows[0]], [[*row.values()] for row in rows]),
+    )
     return min(1, failed)
 
 

@@ -1,7 +1,7 @@
 """What codecs cost in accuracy and save in bytes: PerMFL on rotated digits, each codec on both links and both ways.
 
-Run by hand: ``make prove-codecs``. Results go into ``docs/how-to/reliability.md``. Fails where int8 with error feedback ends more than
-.005 from float32 in the accuracy of personal models, or takes more than .26 of its bytes.
+Run by hand: ``make prove-codecs``. Results go into ``docs/how-to/reliability.md``. Fails where int8 with error feedback ends
+more than .005 from float32 in the accuracy of personal models, or takes more than .26 of its bytes.
 """
 
 from __future__ import annotations

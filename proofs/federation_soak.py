@@ -1,8 +1,8 @@
 """Half an hour of training on 12 processes: does anything grow?
 
-``python proofs/federation_soak.py [MINUTES]``: PerMFL under mutual TLS on this machine, an evaluation in every tenth round, and every
-two minutes a device that is killed and started again. Memory, open files, threads and bytes on the disk of every process are read
-every half minute.
+``python proofs/federation_soak.py [MINUTES]``: PerMFL under mutual TLS on this machine, an evaluation in every tenth round,
+and every two minutes a device that is killed and started again. Memory, open files, threads and bytes on the disk of every
+process are read every half minute.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def main() -> None:
         first, last = seen[place][int(WARM * len(seen[place]))], seen[place][-1]
         rows.append((word, *(f"{a:,.0f} → {b:,.0f}" for a, b in zip(first, last, strict=True))))
     lines = [
-        f"PerMFL on 12 processes for {minutes:.0f} minutes: {done:,} rounds, {10 * done:,} exchanges of each team with its devices, "
-        f"{kills} kills of devices. Each figure is that after a fifth of the time, and at the end:",
+        f"PerMFL on 12 processes for {minutes:.0f} minutes: {done:,} rounds, {10 * done:,} exchanges of each team with its "
+        f"devices, {kills} kills of devices. Each figure is that after a fifth of the time, and at the end:",
         "",
         *table(("node", "memory, MB", "open files", "threads", "its kit on the disk, kB"), rows),
         "",

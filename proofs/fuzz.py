@@ -159,7 +159,12 @@ def main(cases: int = WHOLE, seed: int = 1) -> int:
         rows.append((kind, count, ends, told))
     print(f"\nseed {seed}", *(lines := table(HEADS, [_row(*row) for row in rows])), sep="\n")
     if cases >= WHOLE:
-        write(DOCS / "how-to/reliability.md", "fuzzing", "fuzz", [*lines, "", f"Seed {seed}, {time.strftime('%Y-%m-%d')}."])
+        write(
+            DOCS / "how-to/reliability.md",
+            "fuzzing",
+            "fuzz",
+            [*lines, "", f"Seed {seed}, {time.strftime('%Y-%m-%d')}."],
+        )
     return 1 if faults else 0
 
 

@@ -1,7 +1,7 @@
 """Two-level heterogeneity and found teams, measured: do the two knobs act apart, and are the true teams found?
 
-Run by hand: ``make prove-heterogeneity``. Prints the tables of docs/reference/datasets.md and, with the name of a file, draws the labels
-of every device for four settings of the two knobs.
+Run by hand: ``make prove-heterogeneity``. Prints the tables of docs/reference/datasets.md and, with the name of a file,
+draws the labels of every device for four settings of the two knobs.
 """
 
 from __future__ import annotations

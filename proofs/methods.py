@@ -1,4 +1,4 @@
-"""Every method on four populations with the same gradient steps and as many tries for each: the tables of docs/measured/methods.md.
+"""Every method on four populations, the same gradient steps and as many tries for each: the tables of docs/measured/methods.md.
 
 Run by hand: ``make prove-methods`` (``FOLDER=...`` keeps the runs, and goes on with those that are there). Settings are chosen
 on validation samples of seed 0, 4 tries for each method, the given ones among them; then three seeds are trained on all

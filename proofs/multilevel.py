@@ -1,4 +1,4 @@
-"""Async-L2GD on the multilevel tables beside the exact solve and a mixed model: the section Tables of docs/reference/datasets.md.
+"""Async-L2GD on the multilevel tables beside the exact solve and a mixed model: the section Tables of reference/datasets.md.
 
 Run by hand: ``make prove-multilevel``. The variance components are statsmodels', by restricted maximum likelihood, of the model
 with an intercept alone. Tables with few teams have them as fixed effects, as a variance of two or three means is not known;

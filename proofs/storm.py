@@ -1,8 +1,8 @@
 """A storm on every link: what it costs, that its record replays to the same bits, and that separate nodes weather it alike.
 
-Run by hand: ``make prove-storm``. 20 % of the replies are lost, 5 % late, 1 % damaged, on both links, and two of four teams are
-away for a third of the rounds. Results go into ``docs/how-to/reliability.md``. Fails where PerMFL's personal models end more than .02
-below those of a clean run, or where a replay or a separate node differs in a bit.
+Run by hand: ``make prove-storm``. 20 % of the replies are lost, 5 % late, 1 % damaged, on both links, and two of four teams
+are away for a third of the rounds. Results go into ``docs/how-to/reliability.md``. Fails where PerMFL's personal models end
+more than .02 below those of a clean run, or where a replay or a separate node differs in a bit.
 """
 
 from __future__ import annotations

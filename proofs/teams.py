@@ -1,8 +1,8 @@
 """Where PerMFL's teams begin: with the model above (as published) or with their own last model, on every population at hand.
 
-Both get the same gradient steps on each device and the same number of tries on validation samples of seed 0; then three seeds.
-Usage: ``python proofs/teams.py FOLDER [POPULATION ...]``. It prints the table of docs/measured/methods.md; runs that are in the folder
-are not repeated.
+Both get the same gradient steps on each device and the same number of tries on validation samples of seed 0; then three
+seeds. Usage: ``python proofs/teams.py FOLDER [POPULATION ...]``. It prints the table of docs/measured/methods.md; runs that
+are in the folder are not repeated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """PerMFL on MNIST by writer beside FedAvg and HierFAVG with fine-tuning and local training: own writers and unseen ones.
 
-Run by hand: ``make prove-writers``; it writes its table into docs/reference/datasets.md. Every method gives each of the 539 writers the
-same number of gradient steps, fine-tuning counted, and gets six tries: on validation samples of 60 writers of seed 0 (30 a
-team) the best settings for a device's own model (PM) are chosen, and three seeds are trained with them on all writers. Unseen
-writers take no part in training; their models are made from the team's model (PerMFL, HierFAVG) or the global one (FedAvg) in
-the same way as everybody's, on their own training samples, and local training has nothing to give them.
+Run by hand: ``make prove-writers``; it writes its table into docs/reference/datasets.md. Every method gives each of the 539
+writers the same number of gradient steps, fine-tuning counted, and gets six tries: on validation samples of 60 writers of
+seed 0 (30 a team) the best settings for a device's own model (PM) are chosen, and three seeds are trained with them on all
+writers. Unseen writers take no part in training; their models are made from the team's model (PerMFL, HierFAVG) or the
+global one (FedAvg) in the same way as everybody's, on their own training samples, and local training has nothing to give
+them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 # Of each kind of exchange one, where everybody takes part and the table does not: means, masks, single replies, a flat tree.
 FEW = ("permfl", "async-l2gd", "fedamp", "ditto", "scaffold", "pfedmt")
-# And those whose storms differ in kind: stages and passes, coins, stragglers that are not waited for, surveys, teams that are found.
+# And those whose storms differ in kind: stages and passes, coins, stragglers nobody waits for, surveys, teams that are found.
 QUICK = (*FEW, "groupperfl", "al2sgd", "fedbuff", "ladder", "cfl")
 
 

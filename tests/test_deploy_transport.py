@@ -143,7 +143,7 @@ def test_what_a_child_says_before_it_leaves_arrives(town: Town, size: int) -> No
     below, port = town.below()
     for _ in range(5):
         above = town.above(port, ANNE)
-        until(lambda: above.connected and ANNE in below.connected())
+        until(lambda above=above: above.connected and ANNE in below.connected())
         assert above.send(b"last word" + bytes(size))
         began = time.monotonic()
         above.close()

@@ -95,7 +95,9 @@ def start(tmp_path: Path) -> Iterator[object]:
 
 
 def test_two_processes_give_the_bits_of_one_for_every_kind_of_algorithm(start) -> None:
-    pair = start(2, str(HERE / "pairs.py"), "storm", "quick")  # make prove-distributed does all of the table, in all cases
+    pair = start(
+        2, str(HERE / "pairs.py"), "storm", "quick"
+    )  # make prove-distributed does all of the table, in all cases
     codes = pair.ended(240)
     assert pair.said().split("\n") == ["all cases were compared", ""], pair.said()
     assert (codes, pair.said(1)) == ([0, 0], "")

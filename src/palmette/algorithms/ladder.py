@@ -85,7 +85,9 @@ class Ladder(Algorithm):
     """
 
     name: ClassVar[str] = "ladder"
-    paper: ClassVar[str] = "Palmette's own method, after the mixed model of Lyu, Hanzely, Kolar; see docs/measured/advise.md"
+    paper: ClassVar[str] = (
+        "Palmette's own method, after the mixed model of Lyu, Hanzely, Kolar; see docs/measured/advise.md"
+    )
     absent: ClassVar[str] = (
         "A device that is left out does nothing; one that was never told its pull uses its team's model as it is."
     )

@@ -18,7 +18,9 @@ from palmette.reproduce import Experiment, names, own_names, read
 from palmette.task import make_task, own
 from palmette.task.models import MODELS
 
-_OWN = "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](../how-to/own-data.md)."
+_OWN = (
+    "`--data visits.csv` takes a CSV or Parquet file, or a folder of them; see [your own data](../how-to/own-data.md)."
+)
 
 _MODELS = (
     "PM: every device gets a model of its own. TM: every team does. GM: there is a global model. These are the models with\n"
@@ -27,8 +29,8 @@ _MODELS = (
 
 _ABSENT = (
     "A node misses a round when it is not asked (participation), does not answer, or its reply is lost, late or damaged; see\n"
-    "[links one can trust](../how-to/reliability.md). A team that misses one takes its devices with it. A parent that nobody answers\n"
-    "keeps the model it has."
+    "[links one can trust](../how-to/reliability.md). A team that misses one takes its devices with it. A parent that nobody\n"
+    "answers keeps the model it has."
 )
 
 NAMES: Mapping[str, Iterable[str]] = {

@@ -2,18 +2,19 @@
 
 A sample is a letter that asks for a donation, a client (device) is a ZIP code, a cluster (team) an income bracket.
 
-Known from the paper: 29,490 ZIP codes with at least 5 letters each; 5 clusters, four brackets of household income and one for
-ZIP codes whose income is not known; a label, 1 where a donation followed the letter; three features, an intercept, the log of
-the days since the last donation (recency) and the log of the number of donations so far (frequency); and, from its Tables 2 and
-3, that one model for all has a test accuracy of 0.942 and a cross-entropy of 0.211, which is hardly more than always saying no:
-about 6 letters of 100 succeed.
+Known from the paper: 29,490 ZIP codes with at least 5 letters each; 5 clusters, four brackets of household income and one
+for ZIP codes whose income is not known; a label, 1 where a donation followed the letter; three features, an intercept, the
+log of the days since the last donation (recency) and the log of the number of donations so far (frequency); and, from its
+Tables 2 and 3, that one model for all has a test accuracy of 0.942 and a cross-entropy of 0.211, which is hardly more than
+always saying no: about 6 letters of 100 succeed.
 
 Chosen by us: how many letters a ZIP code has (log-normal), the clusters' shares, the distributions of recency and frequency,
 and the truth, a logistic model with the coefficients of everybody plus normal deviations of the cluster and of the ZIP code,
 
-    logit = b0 + b1 (log recency - 5) + b2 (log frequency - 1),    b_u = (-2.9, -0.25, 0.2) + 0.5 spread T_cluster + spread D_u.
+logit = b0 + b1 (log recency - 5) + b2 (log frequency - 1), b_u = (-2.9, -0.25, 0.2) + 0.5 spread T_cluster + spread D_u.
 
-The sizes were chosen so that the quartiles of one model for all come near those of the paper (docs/reference/datasets.md has both).
+The sizes were chosen so that the quartiles of one model for all come near those of the paper (docs/reference/datasets.md has
+both).
 """
 
 from __future__ import annotations

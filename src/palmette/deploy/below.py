@@ -181,7 +181,9 @@ class Below:
             await server.start()
         except (RuntimeError, ValueError) as error:
             why = str(error).partition("; set GRPC_VERBOSITY")[0].rstrip(".")
-            raise BadInput(f"{self._address} cannot be opened ({why}): is the port taken, or the key another's?") from None
+            raise BadInput(
+                f"{self._address} cannot be opened ({why}): is the port taken, or the key another's?"
+            ) from None
         self._server = server
         return int(port)
 

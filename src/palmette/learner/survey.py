@@ -1,9 +1,9 @@
 """How much work the single layers of a model are: what decides whether stacking devices pays.
 
-A stacked call serves many devices, so it saves calls; but torch's layers for one model are better made than its stacked forms.
-Where one call is little work the first counts, where it is much the second. The rule below was read off measurements
-(`make prove-models`, docs/reference/models.md). It looks at the model, the shape of a sample and the batch size alone: the same run takes
-the same backend on every machine and after every stop, and so has the same bits.
+A stacked call serves many devices, so it saves calls; but torch's layers for one model are better made than its stacked
+forms. Where one call is little work the first counts, where it is much the second. The rule below was read off measurements
+(`make prove-models`, docs/reference/models.md). It looks at the model, the shape of a sample and the batch size alone: the
+same run takes the same backend on every machine and after every stop, and so has the same bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write what the study behind ``palmette advise`` found into ``docs/measured/advise.md``, with pictures (``make prove-advise``)."""
+"""Write what the study behind ``palmette advise`` found into docs/measured/advise.md, with pictures (``make prove-advise``)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-federation-faults prove-federation-soak prove-federation-streams prove-distributed
+.PHONY: setup test check demo docs docs-serve page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-federation-faults prove-federation-soak prove-federation-streams prove-distributed
 
 setup: .venv/ready
 
@@ -31,9 +31,18 @@ check: .venv/ready
 demo: .venv/ready
 	.venv/bin/palmette demo
 
-# Pages that are written from the code.
+# The docs site, in build/site: first the pages that are written from the code; then every warning is an error.
 docs: .venv/ready
 	.venv/bin/python -m palmette.cli.reference docs/reference/settings.md
+	.venv/bin/python -m palmette.cli.commands docs/reference/commands.md
+	.venv/bin/python -m mkdocs build --strict
+	@echo "the site is in build/site/index.html"
+
+# The docs site in a browser, at http://127.0.0.1:8000; it follows changes of the pages and the docstrings.
+docs-serve: .venv/ready
+	.venv/bin/python -m mkdocs serve --watch src
+
+docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 
 # The chart library of the page, from the npm registry; its result is kept in the repository.
 page-library:

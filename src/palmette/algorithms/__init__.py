@@ -88,6 +88,7 @@ OWN, INSTALLED = "Of your own", "Installed beside Palmette"
 """The families of algorithms that are none of Palmette's: by import path or file, and by the name in another package."""
 
 ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kinds in FAMILIES.values() for kind in kinds}
+"""The class of every algorithm of Palmette, by its name on the command line."""
 
 
 def kind_of(name: str) -> type[Algorithm]:

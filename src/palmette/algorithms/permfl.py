@@ -69,6 +69,7 @@ class MoreauTree(found_pulls.FindsPulls):
             ``"restart"`` from the model above in every round, as published.
         as_published: Slips of the paper or its code to repeat: ``device-pull`` pulls devices with local_steps in place of lam,
             ``stale-teams`` averages teams that did not take part too, ``line-12`` is pFedMT's misprinted server step.
+        reduce: How replies are averaged: ``"mean"``, all children the same, or ``"samples"``, by training samples.
     """
 
     absent: ClassVar[str] = (

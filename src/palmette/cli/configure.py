@@ -53,6 +53,7 @@ def configure(
     wanted = {key: value for key, value in options.items() if value is not None}
     wanted |= {key.strip(): literal(value.strip()) for key, _, value in (text.partition("=") for text in assignments)}
     _drop_options_of_others(values, wanted, file)
+    _drop_what_a_preset_says(values, wanted, file)
     _forget_found_teams(values, wanted, file)
     for key, value in options.items():
         if value is not None:
@@ -137,6 +138,18 @@ def _drop_options_of_others(values: dict[str, Any], wanted: Mapping[str, Any], f
         if others := [key for key in data if key in known]:
             values["data"] = {key: value for key, value in data.items() if key not in others}
             say(f"data.{', '.join(others)} in {file} are for {data['partition']}; {partition} has its own defaults")
+
+
+def _drop_what_a_preset_says(values: dict[str, Any], wanted: Mapping[str, Any], file: Path | None) -> None:
+    """Leave out, aloud, the file's settings that a preset of the command line has others for; single ones win over a preset."""
+    name, settings = wanted.get("preset"), values.get("settings")
+    if not isinstance(name, str) or not isinstance(settings, dict) or not is_known(values["algorithm"]):
+        return
+    preset = kind_of(values["algorithm"]).presets.get(name, {})
+    others = [key for key in preset if key in settings and settings[key] != preset[key]]
+    if file is not None and others:
+        values["settings"] = {key: value for key, value in settings.items() if key not in others}
+        say(f"settings.{', '.join(others)} in {file} are left out; preset {name} has its own")
 
 
 def _forget_found_teams(values: dict[str, Any], wanted: Mapping[str, Any], file: Path | None) -> None:

@@ -238,10 +238,11 @@ def _section(told: Mapping[str, Any], depth: int = 3) -> list[str]:
 
 
 def _table(settings: Iterable[Mapping[str, Any]]) -> list[str]:
-    lines = ["| setting | default | values | meaning |", "|---|---|---|---|"]
+    """Write settings as a table of two columns, which a phone has room for."""
+    lines = ["| setting | meaning |", "|---|---|"]
     for one in settings:
-        default = "" if one["default"] is None else f"`{shown(one['default'])}`"
-        lines.append(f"| `{one['name']}` | {default} | {one['allowed']} | {one['about']} |")
+        default = "" if one["default"] is None else f"*default* `{shown(one['default'])}`; "
+        lines.append(f"| `{one['name']}` | {one['about']}<br>{default}*values* {one['allowed']} |")
     return lines
 
 

@@ -46,30 +46,54 @@ class Scores:
     sampled: int = 0
 
     def only(self, who: Tensor) -> Scores:
-        """Return the scores of some devices (bool); the others have no samples in it."""
+        """Return the scores of some devices (bool); the others have no samples in it.
+
+        Args:
+            who: Which devices, one flag each.
+        """
         sums = {metric: values.where(who, torch.zeros_like(values)) for metric, values in self.sums.items()}
         return Scores(self.model, sums, self.count.where(who, torch.zeros_like(self.count)), self.sampled)
 
     def per_device(self, metric: str = "accuracy") -> Tensor:
-        """Return the metric of every device; NaN for a device without test samples."""
+        """Return the metric of every device; NaN for a device without test samples.
+
+        Args:
+            metric: The metric, such as ``"accuracy"``.
+        """
         return self.sums[metric] / self.count
 
     def by_samples(self, metric: str = "accuracy") -> float:
-        """Return the mean over all test samples."""
+        """Return the mean over all test samples.
+
+        Args:
+            metric: The metric, such as ``"accuracy"``.
+        """
         return float(self.sums[metric].sum() / self.count.sum())
 
     def by_devices(self, metric: str = "accuracy") -> float:
-        """Return the mean over devices, each counting the same."""
+        """Return the mean over devices, each counting the same.
+
+        Args:
+            metric: The metric, such as ``"accuracy"``.
+        """
         return float(self.per_device(metric).nanmean())
 
     def spread(self, metric: str = "accuracy") -> float:
-        """Return the standard deviation over devices."""
+        """Return the standard deviation over devices.
+
+        Args:
+            metric: The metric, such as ``"accuracy"``.
+        """
         values = self.per_device(metric)
         values = values[~values.isnan()]
         return float(values.std(correction=0)) if len(values) else float("nan")
 
     def worst_decile(self, metric: str = "accuracy") -> float:
-        """Return the mean over the tenth of the devices that fare worst."""
+        """Return the mean over the tenth of the devices that fare worst.
+
+        Args:
+            metric: The metric, such as ``"accuracy"``.
+        """
         values = self.per_device(metric)
         values = values[~values.isnan()].sort(descending=lower_is_better(metric)).values
         return float("nan") if not len(values) else float(values[: max(1, len(values) // 10)].mean())
@@ -80,7 +104,11 @@ Reports = dict[str, dict[ModelKind, Tensor]]
 
 
 def evaluate(simulation: Simulation) -> dict[ModelKind, Scores]:
-    """Measure the models of devices, of every inner tier and the global one on the devices' own test samples."""
+    """Measure the models of devices, of every inner tier and the global one on the devices' own test samples.
+
+    Args:
+        simulation: The simulation; it is not changed.
+    """
     return measure(simulation)[0]
 
 

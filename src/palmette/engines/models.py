@@ -58,13 +58,22 @@ class Models(ABC):
         return self.stores[-1].read(torch.zeros(1, dtype=torch.int64))["model"][0]
 
     def team_models(self, tier: int = 1) -> Tensor | None:
-        """Return the models of an inner tier ``(nodes, d)``, or ``None`` when its nodes have none of their own."""
+        """Return the models of an inner tier ``(nodes, d)``, or ``None`` when its nodes have none of their own.
+
+        Args:
+            tier: The tier; 1 is the teams above devices.
+        """
         if not 0 < tier < self.tree.top or not self._has_models(tier):
             return None
         return self.models_of(tier, torch.arange(self.tree.size(tier)))
 
     def models_of(self, tier: int, ids: Tensor) -> Tensor:
-        """Return the models of some nodes above the devices; a node without one has its parent's."""
+        """Return the models of some nodes above the devices; a node without one has its parent's.
+
+        Args:
+            tier: Their tier.
+            ids: Their numbers within it.
+        """
         store = self.stores[tier]
         if tier == self.tree.top:
             return self.model().expand(len(ids), -1)
@@ -81,7 +90,11 @@ class Models(ABC):
         return rows
 
     def device_models(self, ids: Tensor) -> Tensor:
-        """Return the personal models of some devices; those without one adapt their parent's."""
+        """Return the personal models of some devices; those without one adapt their parent's.
+
+        Args:
+            ids: The numbers of the devices.
+        """
         return self.personal(ids)[0]["model"]
 
     def personal(self, ids: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:

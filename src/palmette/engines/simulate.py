@@ -68,6 +68,28 @@ class Simulation(Models):
         optimiser: How devices make steps of gradients; plain gradient descent by default.
         store: ``"memory"``, or a folder for the file that what the devices keep is mapped to.
         pace: How fast devices compute, on a clock that no machine has; without it there is no clock.
+
+    Attributes:
+        algorithm: The algorithm, with automatic step sizes replaced by numbers.
+        population: The samples, and the tree of all nodes.
+        task: The model, with the parts that the algorithm asks for.
+        tree: The tree that the algorithm runs on: without teams for methods that do without.
+        rounds: Rounds the run will have in all.
+        round: Rounds done.
+        seed: Random seed of the run.
+        links: The links by the tier below them.
+        pace: How fast devices compute on the simulated clock; ``None`` without one.
+        ledger: Exchanges and bytes so far, by round and link.
+        record: Who was absent so far, when and why.
+        device_steps: Gradient steps of all devices so far.
+        samples: Training samples under every node, a tensor for each tier.
+        held_out: Share of the training samples kept out of training.
+        learner: What takes gradient steps of many devices at once.
+        threads: Chunks of devices that run at the same time.
+        processes: Processes that share the run.
+        stores: What the nodes of each tier keep between messages.
+        counters: How many exchanges and steps every node had, a table for each tier.
+        on_exchange: A function that is called after every exchange with the tier of the asking nodes; to watch.
     """
 
     def __init__(
@@ -224,7 +246,12 @@ class Simulation(Models):
         self.looked_at_parts = True
 
     def node(self, tier: int, ids: Tensor) -> Node:
-        """Return some nodes of a tier as their program sees them now."""
+        """Return some nodes of a tier as their program sees them now.
+
+        Args:
+            tier: The tier.
+            ids: The numbers of the nodes within it.
+        """
         return Node(self.tree, tier, ids, **self._where())
 
     def _exchange(self, node: Node, ask: Ask) -> Replies:
@@ -259,7 +286,11 @@ class Simulation(Models):
         return described([self.links.get(tier, _GOOD).participation for tier in range(self.tree.top)])
 
     def link_tier(self, tier: int) -> int:
-        """Return the tier a link is counted under: the only link of a method without teams is the one to the server."""
+        """Return the tier a link is counted under: the only link of a method without teams is the one to the server.
+
+        Args:
+            tier: The tier of the asking nodes, in the tree that the algorithm runs on.
+        """
         return self.population.tree.top if self.algorithm.flat else tier
 
     def _to_teams(self, tier: int, parcel: Parcel) -> Iterator[tuple[slice, Arrival]]:
@@ -359,13 +390,20 @@ class Simulation(Models):
         return own | links
 
     def state(self, since: int = 0) -> dict[str, Tensor | Pieces]:
-        """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all."""
+        """Return by name what the next rounds depend on, as far as it changed in round ``since`` or later; by default all.
+
+        Args:
+            since: The first round whose changes are wanted.
+        """
         return state(self, since)
 
     def restore(self, tensors: Mapping[str, Any]) -> None:
         """Go on from a state: the next rounds come out as if there had been no stop.
 
         A state since the first round is whole. One since a later round is what changed after the one that was restored last.
+
+        Args:
+            tensors: What `state` returned.
         """
         restore(self, tensors)
 

@@ -89,7 +89,11 @@ class Batch:
         self._place, self._draws = place, 0
 
     def predict(self, row: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return the module's output on this batch with the parameters in ``row``: a flat row, or tensors by name."""
+        """Return the module's output on this batch with the parameters in ``row``: a flat row, or tensors by name.
+
+        Args:
+            row: The parameters.
+        """
         task, moving = self._task, self._task.running
         if isinstance(row, Tensor):
             row = task.named(row)
@@ -143,7 +147,12 @@ class Batch:
         return self.y.new_ones(len(self.y), dtype=torch.bool) if self._weight is None else self._weight > 0
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the task's loss of outputs, one value per sample."""
+        """Return the task's loss of outputs, one value per sample.
+
+        Args:
+            outputs: What the module gave.
+            targets: The targets, in the same order; `y` for those of this batch.
+        """
         return self._task.per_sample_loss(outputs, targets)
 
     @property
@@ -152,11 +161,19 @@ class Batch:
         return 1.0 if self._weight is None else self._weight.sum()
 
     def mean(self, per_sample: Tensor) -> Tensor:
-        """Average a value per sample over the real samples of the batch."""
+        """Average a value per sample over the real samples of the batch.
+
+        Args:
+            per_sample: One value per sample.
+        """
         return per_sample.mean() if self._weight is None else (per_sample * self._weight).sum()
 
     def loss(self, row: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return the task's mean loss of ``row`` on this batch."""
+        """Return the task's mean loss of ``row`` on this batch.
+
+        Args:
+            row: The parameters, as in `predict`.
+        """
         return self.mean(self.losses(self.predict(row), self.y))
 
 

@@ -35,11 +35,24 @@ class Directions:
     constant: Tensor
 
     def times(self, rows: Tensor, layout: Layout, which: Tensor | None = None) -> Tensor:
-        """Return the pull times some rows."""
+        """Return the pull times some rows.
+
+        Args:
+            rows: One model per line.
+            layout: Which numbers of a row are the weight, which the bias.
+            which: Whose pulls they are, where only some of the devices work: their lines here; all by default.
+        """
         return self._each(rows, layout, which, lambda strength: strength)
 
     def damped(self, rows: Tensor, layout: Layout, lr: Tensor, which: Tensor | None = None) -> Tensor:
-        """Return ``(I + lr pull)^-1`` times some rows, which makes a step implicit in the pull: no strength is too large."""
+        """Return ``(I + lr pull)^-1`` times some rows, which makes a step implicit in the pull: no strength is too large.
+
+        Args:
+            rows: One model per line.
+            layout: Which numbers of a row are the weight, which the bias.
+            lr: The step size, one per line.
+            which: Whose pulls they are, where only some of the devices work: their lines here; all by default.
+        """
         return self._each(rows, layout, which, lambda strength: 1 / (1 + lr * strength))
 
     def _each(self, rows: Tensor, layout: Layout, which: Tensor | None, factor: Callable[[Tensor], Tensor]) -> Tensor:

@@ -58,7 +58,11 @@ class Optimiser(BaseModel):
     keep: bool = False
 
     def memory(self, layout: Layout) -> dict[str, Tensor]:
-        """Return what a device remembers before its first step: initial rows by name."""
+        """Return what a device remembers before its first step: initial rows by name.
+
+        Args:
+            layout: Which numbers of a model's row belong to which parameter.
+        """
         if self.name == "sgd" and not self.momentum:
             return {}
         parts = [part for part in layout.parts if part != BUFFERS]
@@ -73,7 +77,12 @@ class Optimiser(BaseModel):
         return self.name == "sgd" and not self.momentum and self.clip is None
 
     def factor(self, round_: int, rounds: Callable[[], int]) -> float:
-        """Return the factor of the learning rate in a round; ``rounds`` is only asked where the schedule depends on it."""
+        """Return the factor of the learning rate in a round; ``rounds`` is only asked where the schedule depends on it.
+
+        Args:
+            round_: The round, from 0.
+            rounds: Computes how many rounds the run has.
+        """
         warm = min(1.0, (round_ + 1) / (self.warmup + 1)) if self.warmup else 1.0
         if self.schedule == "constant":
             return warm

@@ -57,7 +57,11 @@ _key = lru_cache(maxsize=256)(address.key)
 
 @dataclass(frozen=True)
 class Epochs:
-    """A number of steps given as passes over each device's own training samples; a pass visits every sample once."""
+    """A number of steps given as passes over each device's own training samples; a pass visits every sample once.
+
+    Attributes:
+        passes: How many passes; half a pass is 0.5.
+    """
 
     passes: float
 
@@ -72,6 +76,12 @@ class Steps:
         exchange: For each device, the number of the exchange within the round.
         kept: What the learner itself keeps of each device between messages (`Learner.keeps`), one line per device; by default
             what it begins with.
+
+    Attributes:
+        ids: The numbers of the devices of this chunk.
+        round: The round, from 0.
+        kept: What the learner itself keeps of each device, one line per device.
+        taken: Gradient steps that each device has taken.
     """
 
     def __init__(self, learner: Learner, ids: Tensor, round_: int, exchange: Tensor, kept: Stack | None = None) -> None:

@@ -277,7 +277,13 @@ class LocalWork(Steps):
         return after
 
     def gradient(self, rows: Tensor, batch: BatchKind = "full", only: Which | None = None) -> Tensor:
-        """Return the gradient of every row on a batch of its own device; zero outside the parts ``only`` names."""
+        """Return the gradient of every row on a batch of its own device; zero outside the parts ``only`` names.
+
+        Args:
+            rows: One model per device.
+            batch: As in `descend`.
+            only: The parts of the model to differentiate; all by default.
+        """
         return self.oracle(batch, only=only)(rows)
 
     def oracle(
@@ -320,14 +326,24 @@ class LocalWork(Steps):
         return gradient
 
     def loss(self, rows: Tensor, split: Split = "train") -> Tensor:
-        """Return each row's mean loss on its device's training or held-out samples (never on test data)."""
+        """Return each row's mean loss on its device's training or held-out samples (never on test data).
+
+        Args:
+            rows: One model per device.
+            split: ``"train"`` or ``"held-out"``.
+        """
         _refuse_test(split)
         sums = self._learner.scorer.sums(rows, torch.arange(len(rows)), self.ids, split, self.kept.get("running"))
         value = (sums["loss"] / sums["count"].clamp(min=1)).to(rows)
         return value + 0.5 * self._learner.task.l2 * rows[:, : self._learner.task.learned.width].square().sum(1)
 
     def outputs(self, rows: Tensor, split: Split = "train") -> Outputs:
-        """Return what each row's model gives for its device's training or held-out samples (never for test data)."""
+        """Return what each row's model gives for its device's training or held-out samples (never for test data).
+
+        Args:
+            rows: One model per device.
+            split: ``"train"`` or ``"held-out"``.
+        """
         _refuse_test(split)
         return outputs_of(self._learner, rows, self.ids, split, self.kept.get("running"))
 

@@ -82,7 +82,11 @@ class Participation:
         return (isinstance(what, Integral) and what == 1) or (isinstance(what, str) and what.strip() == "1")
 
     def share(self, size: float) -> float:
-        """Return the part of a parent's children that takes part, where it has so many."""
+        """Return the part of a parent's children that takes part, where it has so many.
+
+        Args:
+            size: How many children the parent has.
+        """
         if self.kind == "all":
             return 1.0
         return self.amount if self.kind == "fraction" else min(1.0, self.amount / size)

@@ -128,7 +128,12 @@ class Population:
         return self.start.diff() - self.train
 
     def features(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Gather samples by their position and convert them to what a model takes; tokens stay int64."""
+        """Gather samples by their position and convert them to what a model takes; tokens stay int64.
+
+        Args:
+            index: Positions of samples in `x`.
+            dtype: The type of the numbers.
+        """
         rows = self.x[index]
         if rows.dtype == torch.int64:
             return rows
@@ -142,6 +147,9 @@ class Population:
         """Return how many of each device's last training samples to hold out.
 
         It is the fraction rounded down, but at least one where a device has two, and never all.
+
+        Args:
+            fraction: The part of each device's training samples.
         """
         if not 0 < fraction < 1:
             raise BadInput(f"the held-out fraction {fraction} is not in 0 < fraction < 1")

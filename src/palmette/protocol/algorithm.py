@@ -114,15 +114,30 @@ class Algorithm(ABC):
         return batch.predict(rows["model"])
 
     def stage(self, tree: Tree, round_: int, rounds: int) -> int:
-        """Return the stage a round belongs to, for algorithms that have several."""
+        """Return the stage a round belongs to, for algorithms that have several.
+
+        Args:
+            tree: The tree.
+            round_: The round, from 0.
+            rounds: Rounds the run has in all.
+        """
         return 0
 
     def asked_rounds(self, tree: Tree) -> int | None:
-        """Return how many rounds the settings ask for on a tree; ``None`` where they leave it to the user."""
+        """Return how many rounds the settings ask for on a tree; ``None`` where they leave it to the user.
+
+        Args:
+            tree: The tree.
+        """
         return None
 
     def outline(self, tree: Tree, rounds: int) -> dict[str, Any]:
-        """Return what the settings amount to in a run of so many rounds: numbers or sentences, by name."""
+        """Return what the settings amount to in a run of so many rounds: numbers or sentences, by name.
+
+        Args:
+            tree: The tree.
+            rounds: Rounds of the run.
+        """
         return {}
 
     def report(self, node: Node, state: State) -> dict[str, Tensor]:
@@ -130,11 +145,19 @@ class Algorithm(ABC):
 
         Whole numbers are counts, to be added up over a tier; others are averaged. ``state["model"]`` is there for every
         node and is the model that is measured.
+
+        Args:
+            node: The nodes of a tier.
+            state: What they keep, by name.
         """
         return {}
 
     def check(self, tree: Tree) -> None:
-        """Refuse a tree the algorithm is not defined on, and names that are not in it."""
+        """Refuse a tree the algorithm is not defined on, and names that are not in it.
+
+        Args:
+            tree: The tree that the algorithm is to run on.
+        """
         if self.tiers is not None and tree.tiers not in self.tiers:
             allowed = " or ".join(map(str, self.tiers))
             raise BadInput(f"{self.name} is defined on trees of {allowed} tiers; this one, {tree}, has {tree.tiers}")
@@ -143,7 +166,11 @@ class Algorithm(ABC):
                 tree.check_names(tier, names, setting)
 
     def tuned(self, curvature: Callable[[], float]) -> Algorithm:
-        """Return the algorithm with ``alpha="auto"`` replaced by its largest stable value."""
+        """Return the algorithm with ``alpha="auto"`` replaced by its largest stable value.
+
+        Args:
+            curvature: Computes the largest curvature of the devices' losses; called only where it is needed.
+        """
         if vars(self).get("alpha") != "auto":
             return self
         found = curvature()
@@ -157,21 +184,53 @@ class Algorithm(ABC):
         return replace(self, alpha=limit)  # type: ignore[type-var]
 
     def stable(self, curvature: float) -> dict[str, float]:
-        """Return the largest stable value of every step size, given the curvature of the devices' losses."""
+        """Return the largest stable value of every step size, given the curvature of the devices' losses.
+
+        It is asked for where a step size is ``"auto"``, and for advice when a training diverged.
+
+        Args:
+            curvature: The largest curvature of the devices' losses, the L of 1 / L.
+        """
         return {}
 
     @abstractmethod
     def server(self, node: Node, state: State) -> Server:
-        """Run one global round at the server: a generator that yields asks and returns the new state."""
+        """Run one global round at the server: a generator that yields asks and returns the new state.
+
+        Args:
+            node: The server.
+            state: What it keeps, by name: rows ``(1, width)``, as `keeps` declared them.
+        """
 
     def team(self, node: Node, message: Any, state: State) -> Inner:
-        """Answer one message at an inner node: a generator that returns the reply and the new state."""
+        """Answer one message at an inner node: a generator that returns the reply and the new state.
+
+        Args:
+            node: The nodes: all of this tier in the simulator, one on a real machine. It has their tree, tier and
+                round.
+            message: What their parents sent: rows, one line per node, or rows and numbers by name.
+            state: What they keep, by name: rows ``(nodes, width)``, as `keeps` declared them.
+        """
         raise ProtocolError(f"{self.name} has no program for teams: write the method team")
 
     @abstractmethod
     def device(self, node: Device, message: Any, state: State) -> tuple[Any, State]:
-        """Answer one message at a device: return the reply and the new state."""
+        """Answer one message at a device: return the reply and the new state.
+
+        Args:
+            node: The devices, with their local work: `Device.descend` and others.
+            message: What their parents sent: rows, one line per device, or rows and numbers by name.
+            state: What they keep, by name: rows ``(devices, width)``.
+        """
 
     def adapt(self, node: Device, parent: Tensor, state: State) -> Tensor:
-        """Make a device's own model from its parent's: for devices that keep none, are new or never took part."""
+        """Make a device's own model from its parent's: for devices that keep none, are new or never took part.
+
+        By default it is the parent's model as it is.
+
+        Args:
+            node: The devices, with their local work.
+            parent: Their parents' models, one row per device.
+            state: What the devices keep, by name.
+        """
         return parent

@@ -15,7 +15,11 @@ Reduce = Literal["mean", "samples", "stack"]
 
 @dataclass(frozen=True, eq=False)
 class PerChild:
-    """Rows with one line per child (in the order of `Node.child_ids`) instead of one per parent."""
+    """Rows with one line per child (in the order of `Node.child_ids`) instead of one per parent.
+
+    Attributes:
+        rows: The rows: line i goes to child i alone.
+    """
 
     rows: Tensor
 

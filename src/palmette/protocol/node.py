@@ -63,7 +63,13 @@ class Node:
 
     @staticmethod
     def of_tier(tree: Tree, tier: int, layout: Layout) -> Node:
-        """Return all nodes of a tier before any round, for what an algorithm says of them in advance."""
+        """Return all nodes of a tier before any round, for what an algorithm says of them in advance.
+
+        Args:
+            tree: The tree.
+            tier: The tier.
+            layout: Which numbers of a model's row belong to which part.
+        """
         samples = [torch.zeros(tree.size(one), dtype=torch.int64) for one in range(tree.tiers)]
         ids = torch.arange(tree.size(tier))
         return Node(tree, tier, ids, seed=0, round_=0, rounds=1, stage=0, samples=samples, layout=layout)
@@ -125,7 +131,12 @@ class Node:
         return torch.arange(len(parents)) + (first - (torch.cumsum(size, 0) - size))[parents], parents
 
     def part(self, rows: Tensor, which: Which) -> Tensor:
-        """Return the columns of a part of the model (or of several), as rows of their own: what to send, or to keep."""
+        """Return the columns of a part of the model (or of several), as rows of their own: what to send, or to keep.
+
+        Args:
+            rows: Whole rows, one model each.
+            which: The name of a part, or several.
+        """
         self._on_parts()
         return self.layout.cut(rows, which)
 
@@ -140,16 +151,31 @@ class Node:
         return self.layout.joined(rows, parts)
 
     def uniform(self, purpose: str, *parts: int) -> Tensor:
-        """Return one random number in [0, 1) per node (float64), the same on every machine."""
+        """Return one random number in [0, 1) per node (float64), the same on every machine.
+
+        Args:
+            purpose: A word of your own; other words give other numbers.
+            *parts: Whole numbers, such as that of a step, for several draws in a round.
+        """
         base = address.key(self.seed, purpose, self.round, self.tier, *parts)
         return address.uniform(address.mix(base, self.addresses))
 
     def own(self, setting: Setting, like: Tensor) -> float | Tensor:
-        """Return a setting for the nodes of this stack: the number, or a column that multiplies rows like ``like``."""
+        """Return a setting for the nodes of this stack: the number, or a column that multiplies rows like ``like``.
+
+        Args:
+            setting: A number, or a mapping from node names to numbers.
+            like: Rows, one line per node, that the column is to multiply.
+        """
         return _pick(setting, self.tree, self.tier, self.ids, like)
 
     def theirs(self, setting: Setting, like: Tensor) -> float | Tensor:
-        """Return a setting for the children of this stack, in the order of `child_ids`."""
+        """Return a setting for the children of this stack, in the order of `child_ids`.
+
+        Args:
+            setting: A number, or a mapping from node names to numbers.
+            like: Rows, one line per child, that the column is to multiply.
+        """
         return _pick(setting, self.tree, self.tier - 1, self.child_ids, like)
 
 

@@ -55,7 +55,7 @@ def settings(kind: type[T]) -> type[T]:
 
     Use it as a decorator. Every annotated attribute of the class becomes a setting: it is given by name, converted to its type
     where that loses nothing, and refused with a reason where it does not fit. Attributes annotated ``ClassVar``, such as
-    ``name`` and ``paper``, are no settings. ::
+    ``name`` and ``paper``, are no settings. For instance:
 
         @pm.settings
         class Halfway(pm.Algorithm):

@@ -67,7 +67,7 @@ def run(
             `make_task`: ``pm.make_task("dnn", population.shape, population.classes, hidden=[50])``.
         rounds: Global rounds; by default as many as the settings ask for, 20 where they do not say.
         seed: Decides participation, batches and the initial weights of a named model.
-        settings: The algorithm's settings, ``preset`` among them.
+        settings: The algorithm's settings, as in ``{"alpha": 0.1}``; ``{"preset": "published"}`` takes those of its paper.
         out: The run's folder; a new one under ``runs/`` by default.
         exist: What to do when ``out`` holds a run already: ``"fail"``, ``"overwrite"`` it, or ``"resume"``: go on with it, or
             only read it when it is finished; another run than this one is refused.
@@ -78,16 +78,21 @@ def run(
         replay: The folder of a run whose absences are repeated, in place of faults.
         evaluate_every: Rounds between evaluations.
         evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
+<<<<<<< HEAD
         metrics: Further metrics, as in ``["auc", "f1"]``: names, import paths, or functions of your own of all outputs and
             targets that return one number, or one per sample; see ``palmette.engines.measures``.
+=======
+        metrics: Further metrics by name or import path, as in ``["auc", "f1"]``: auc, f1, balanced-accuracy, calibration,
+            perplexity; for regression r2 and rmse; or ``"my_module:my_metric"``.
+>>>>>>> site
         optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
         threads: Chunks of devices that run at the same time; by default as many as the config says (``engine.threads``), or
             one per core. No result depends on it.
         progress: Whether to show progress on standard error; by default in a terminal and in a notebook.
         observer: An object that is told of every round, in place of progress; see `Observer`.
         track: Where the numbers go besides: ``"tensorboard"``, ``"wandb"``, ``"mlflow"``, a `Tracker` of your own, or several.
-        **engine: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``, ``store``, ``keep_state``,
-            ``check_steps``.
+        **engine: How it is computed, the settings ``engine.*``: ``backend``, ``dtype``, ``device``, ``chunk``, ``held_out``,
+            ``store``, ``keep_state``, ``check_steps``.
     """
     trackers = chosen(track)
     if not isinstance(algorithm, str):

@@ -35,7 +35,7 @@ _MODELS = {"GM": "global", "TM": "teams", "PM": "devices"}
 _BEGINNING = b'algorithm = "'  # of every config a run writes
 _NAMES = (
     METRICS, TRAFFIC, ABSENCES, EVALUATION, TIMINGS, LOG, OUTLINE, ENCODING, IDENTITY, POPULATION, MANIFEST, CHECKPOINT,
-    PREVIOUS, STATE, PROGRESS, REPORT, TRACKED, ADDED,
+    PREVIOUS, STATE, PROGRESS, REPORT, TRACKED, ADDED, ROWS,
 )  # fmt: skip
 # What a run writes besides its config and its lock.
 _WRITTEN = re.compile(
@@ -150,7 +150,7 @@ class Folder(Files):
         if self.has(CONFIG):
             raise BadInput(
                 f"{self.path} holds a run already; continue it with 'palmette resume {self.path}', replace it with "
-                "exist = 'overwrite', or choose another --out"
+                "exist = 'overwrite' (--exist overwrite), or choose another --out"
             )
         raise BadInput(f"{self.path} exists and is not a run; choose another --out")
 

@@ -49,13 +49,20 @@ class Models(ABC):
         """Which kinds of models there are."""
 
     def names(self, kind: ModelKind = "PM") -> list[str]:
-        """Return the names of the nodes that have a model of this kind, in the order of `tensors`."""
+        """Return the names of the nodes that have a model of this kind, in the order of `tensors`.
+
+        Args:
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``, as in `module`.
+        """
         return list(self._about(kind)["nodes"])
 
     def tensors(self, kind: ModelKind = "PM") -> dict[str, Tensor]:
         """Return the parameters of all models of a kind, by name, with one line per node; `frozen` has the others.
 
         Running statistics of batch normalisation are among them.
+
+        Args:
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``, as in `module`.
         """
         with self._sheets(kind) as file:
             return {name: part[:] for name, part in file.items()}
@@ -211,6 +218,10 @@ class Models(ABC):
 
         A name that is too long for a file, or that differs from another only in upper and lower case, is cut and ends in a
         digest of the whole name. Every file holds the node's name as its metadata ``node``.
+
+        Args:
+            target: The folder to write to.
+            kind: ``"PM"``, ``"TM"`` or ``"GM"``, as in `module`.
         """
         folder, names = Path(target), self.names(kind)
         written = [folder / f"{name}.safetensors" for name in file_names(names)]

@@ -201,6 +201,19 @@ class Result(Models):
         ``on="unseen"`` those that have not taken part so far. Where a sample of the devices was measured (`sampled`), it is by
         default about that sample in all rounds, ``on="sampled"``; ``on="all"`` is there for the last round. With ``node`` it is
         about that device or team alone; ``tier`` is needed where nodes of two tiers share a name.
+
+        The keys are rounds, of which 0 is before training; rounds in which nothing was measured are not there.
+
+        Args:
+            model: The kind of model: ``"PM"``, ``"TM"``, ``"GM"``; in deeper trees also ``"TM2"``, and so on.
+            metric: What was measured, such as ``"loss"``; `metric_names` and `reports` have all.
+            on: Whose numbers, as in the column ``on`` of `metrics`: ``"all"``, ``"trained"``, ``"unseen"``,
+                ``"participants"`` ...
+            weight: ``"samples"`` or ``"devices"``: what counts the same.
+            statistic: ``"mean"``, and with ``weight="devices"`` also ``"spread"`` and ``"worst-decile"``.
+            when: ``"after"`` the update of a round, or ``"before"`` it where the algorithm measures that.
+            node: The name of one device or team.
+            tier: Its tier, where two tiers have a node of this name.
         """
         table = self._overall if node is None else self.metrics
         own = self._reported.get(metric)
@@ -225,7 +238,13 @@ class Result(Models):
         return {}
 
     def last(self, model: ModelKind = "PM", metric: str = "accuracy", **which: Any) -> float:
-        """Return a number after the last round: of all devices, also where a sample was measured before (see `on`)."""
+        """Return a number after the last round: of all devices, also where a sample was measured before (see `on`).
+
+        Args:
+            model: The kind of model.
+            metric: What was measured.
+            **which: As in `curve`: on, weight, statistic, when, node, tier.
+        """
         usual = (self.on, "all", SAMPLED) if which.get("node") is None else ("all", SAMPLED)
         curve: dict[int, float] = {}
         for words in usual if which.get("on") is None else (which["on"],):
@@ -243,6 +262,10 @@ class Result(Models):
 
         Where training samples were held out (``engine.held_out``), the round is chosen by them and the number is the one on
         test samples after that round, so that no choice is made on test data.
+
+        Args:
+            model: The kind of model.
+            metric: What was measured.
         """
         curve = self.curve(model, metric) or {0: self.last(model, metric)}  # which says what there is
         chosen = self.curve(model, metric, on=of_sample(HELD_OUT) if self.sampled else HELD_OUT) or curve

@@ -129,7 +129,7 @@ def _same(
     if differ:
         raise BadInput(
             f"{folder.path} holds another run; what differs: {'; '.join(differ)}. Choose another folder or "
-            f"exist = 'overwrite'{longer}"
+            f"exist = 'overwrite' (--exist overwrite){longer}"
         )
     if not folder.finished:
         config = config.model_copy(update={"versions": began.versions})

@@ -170,11 +170,21 @@ class Study:
         return {run: one for run, one in self.outcomes.items() if not run.startswith("tries/")}
 
     def diverged(self, arm: Arm, seed: int) -> bool:
-        """Whether a run diverged."""
+        """Whether a run diverged.
+
+        Args:
+            arm: One of `methods` or `points`.
+            seed: The seed.
+        """
         return self.outcomes.get(self.plan.run_folder(arm, seed), {}).get("end") == "diverged"
 
     def run(self, method: str, seed: int) -> Result | None:
-        """Return a finished run, or ``None`` where it is not there."""
+        """Return a finished run, or ``None`` where it is not there.
+
+        Args:
+            method: The method's name in the study.
+            seed: The seed.
+        """
         if method not in (names := [arm.name for arm in self.plan.arms]):
             raise BadInput(f"there is no method {method!r} in {self.folder}{nearest(method, names)}")
         key = (method, seed)
@@ -190,14 +200,23 @@ class Study:
         return {}
 
     def results(self, arms: Sequence[Arm] | None = None) -> Iterator[tuple[Arm, int, Result]]:
-        """Give every finished run with its method and seed."""
+        """Give every finished run with its method and seed.
+
+        Args:
+            arms: Some of `methods` or `points`; all methods by default.
+        """
         for arm in self.methods if arms is None else arms:
             for seed in self.plan.seeds_of(arm):
                 if (result := self.run(arm.name, seed)) is not None:
                     yield arm, seed, result
 
     def tries(self, arm: Arm, seed: int) -> list[tuple[int, Result | None]]:
-        """Return the runs that tried settings of an arm, by their number; ``None`` for one that diverged."""
+        """Return the runs that tried settings of an arm, by their number; ``None`` for one that diverged.
+
+        Args:
+            arm: One of `methods`.
+            seed: The seed.
+        """
         found: list[tuple[int, Result | None]] = []
         for number in range(1, self.plan.tries_of(arm, seed) + 1):
             path = self.plan.try_folder(arm, seed, number)
@@ -232,7 +251,11 @@ class Study:
         return Rows(pa.concat_tables(tables) if tables else _COLUMNS.empty_table())
 
     def at(self, **which: Any) -> Rows:
-        """Return some rows of the long table, as in ``study.at(method="permfl", seed=0, node="device-3")``; see `Rows.at`."""
+        """Return some rows of the long table, as in ``study.at(method="permfl", seed=0, node="device-3")``; see `Rows.at`.
+
+        Args:
+            **which: Values by the name of a column.
+        """
         return self.rows.at(**which)
 
     @property

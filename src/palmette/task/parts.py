@@ -26,17 +26,29 @@ _ENDS = re.compile(r"(last|first)\((\d{1,9})\)")
 
 
 def last(layers: int = 1) -> str:
-    """Return the pattern of the last layers that have parameters."""
+    """Return the pattern of the last layers that have parameters.
+
+    Args:
+        layers: How many.
+    """
     return f"last({layers})"
 
 
 def first(layers: int = 1) -> str:
-    """Return the pattern of the first layers that have parameters."""
+    """Return the pattern of the first layers that have parameters.
+
+    Args:
+        layers: How many.
+    """
     return f"first({layers})"
 
 
 def layer_of(name: str) -> str:
-    """Return the name of the layer that a parameter belongs to; it is empty for a module that is one layer."""
+    """Return the name of the layer that a parameter belongs to; it is empty for a module that is one layer.
+
+    Args:
+        name: The parameter's name, such as ``0.weight``.
+    """
     return name.rpartition(".")[0]
 
 

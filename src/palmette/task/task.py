@@ -60,6 +60,9 @@ class Task:
             cross a link; ``"averaged"``, they are a part of every model and averaged with it.
         recipe: How `make_task` made a named model, or one by import path: its name, seed and options; ``None`` for a module.
         told: Sentences about how the model was made, for the log of a run.
+        learned: The parameters that are learned: their names, shapes and parts, in the order in which a flat row holds them.
+        running: The running statistics of batch normalisation, in the same form; ``None`` where there are none.
+        layout: What a model's row holds in all: what is learned and, where they are averaged, the running statistics.
     """
 
     module: nn.Module
@@ -111,11 +114,19 @@ class Task:
         return {"loss": self.per_sample_loss, **(fitting if self.metrics is None else self.metrics)}
 
     def initial(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the initial model as a flat row; frozen parameters are no part of it."""
+        """Return the initial model as a flat row; frozen parameters are no part of it.
+
+        Args:
+            dtype: The type of the numbers.
+        """
         return self.layout.flatten({name: value.to(dtype) for name, value in self._values(self.layout)})
 
     def initial_running(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the running statistics before any training as a flat row; it is empty where there are none."""
+        """Return the running statistics before any training as a flat row; it is empty where there are none.
+
+        Args:
+            dtype: The type of the numbers.
+        """
         if self.running is None:
             return torch.zeros(0, dtype=dtype)
         return self.running.flatten({name: value.to(dtype) for name, value in self._values(self.running)})
@@ -126,7 +137,11 @@ class Task:
         return ((name, there[name].detach().cpu()) for name in layout.names)
 
     def named(self, row: Tensor) -> dict[str, Tensor]:
-        """View a row, with or without running statistics at its end, as tensors by name."""
+        """View a row, with or without running statistics at its end, as tensors by name.
+
+        Args:
+            row: The row of one model.
+        """
         return (self.learned if row.shape[-1] == self.learned.width else self.layout).unflatten(row)
 
     @property

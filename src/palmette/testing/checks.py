@@ -182,6 +182,7 @@ CHECKS: dict[str, Callable[[Algorithm], None]] = {
         *(one_device, resume_equal, stable_nodes),
     )
 }
+"""Every check by its name: a function that takes an algorithm and raises `ContractBroken`."""
 LOSSY = ("unreliable-links", "nobody-answers", "lost-devices")
 """The checks that lose nodes: for methods that are defined for full participation only, they may be left out."""
 

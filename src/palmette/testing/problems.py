@@ -44,7 +44,12 @@ def regression(
 
 
 def task_of(population: Population, l2: float = 0.0) -> Task:
-    """Return the linear model that goes with `regression`."""
+    """Return the linear model that goes with `regression`.
+
+    Args:
+        population: The population that `regression` made.
+        l2: Weight of the squared norm in every device's loss.
+    """
     return make_task("linear", population.shape, None, l2=l2)
 
 

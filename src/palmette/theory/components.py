@@ -72,14 +72,22 @@ class Components:
         return tuple(self.noise * ratio for ratio in self.ratios)
 
     def pulls(self, tier: int) -> Tensor:
-        """Return the pull of every node of a tier to its parent, infinite where they do not differ: lam or gamma."""
+        """Return the pull of every node of a tier to its parent, infinite where they do not differ: lam or gamma.
+
+        Args:
+            tier: The tier: 0 for devices, 1 for teams.
+        """
         ratio = self.ratios[tier]
         if ratio == 0:
             return torch.full_like(self.counts[tier], math.inf)
         return self.h * self.frame.scale**2 / (ratio * self.counts[tier].clamp(min=1.0))
 
     def pull(self, tier: int) -> float:
-        """Return the pull of a node of a tier with the mean number of samples."""
+        """Return the pull of a node of a tier with the mean number of samples.
+
+        Args:
+            tier: The tier of the node: 0 gives lam, 1 gamma.
+        """
         ratio, each = self.ratios[tier], float(self.counts[tier].mean().clamp(min=1.0))
         return math.inf if ratio == 0 else self.h * self.frame.scale**2 / (ratio * each)
 

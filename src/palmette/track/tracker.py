@@ -52,13 +52,28 @@ class Tracker(Protocol):
     """An object that is told a run's numbers; one for every run. Whatever it raises never stops the run."""
 
     def begin(self, start: Start) -> Place:
-        """The run starts, or goes on after ``start.logged``."""
+        """Be told that the run starts, or goes on after ``start.logged``; return where it is kept.
+
+        Args:
+            start: The run's name, folder, settings, and what `begin` returned for it before.
+        """
 
     def log(self, round_: int, numbers: Mapping[str, float]) -> None:
-        """A round was evaluated; numbers by name, as in ``PM/accuracy``; every round comes once, in order."""
+        """Be told that a round was evaluated; every round comes once, in order.
+
+        Args:
+            round_: Rounds done.
+            numbers: What was measured, by names such as ``PM/accuracy``.
+        """
 
     def end(self, how: str, round_: int, numbers: Mapping[str, float]) -> None:
-        """The run is finished, stopped, diverged or failed; with what it came to where it is finished."""
+        """Be told that the run has ended.
+
+        Args:
+            how: ``"finished"``, ``"stopped"``, ``"diverged"`` or ``"failed"``.
+            round_: Rounds done.
+            numbers: What it came to, where it is finished.
+        """
 
 
 class _Known(NamedTuple):

@@ -91,7 +91,11 @@ class Tree:
         return len(self.parents[0])
 
     def size(self, tier: int) -> int:
-        """Number of nodes of a tier."""
+        """Return the number of nodes of a tier.
+
+        Args:
+            tier: The tier; 0 is the devices.
+        """
         return len(self.parents[tier]) if tier < len(self.parents) else 1
 
     @cached_property
@@ -103,14 +107,24 @@ class Tree:
         )
 
     def children(self, tier: int, node: int) -> range:
-        """Return the children of one node, as numbers in the tier below."""
+        """Return the children of one node, as numbers in the tier below.
+
+        Args:
+            tier: The tier of the node.
+            node: Its number.
+        """
         if tier == 0:
             return range(0)
         start, stop = self.offsets[tier - 1][node : node + 2]
         return range(int(start), int(stop))
 
     def ancestors(self, tier: int, of: int = 0) -> Ints:
-        """Return, for every node of tier ``of``, its ancestor in ``tier`` (itself when the two are equal)."""
+        """Return, for every node of tier ``of``, its ancestor in ``tier`` (itself when the two are equal).
+
+        Args:
+            tier: The tier of the ancestors.
+            of: The tier of the nodes; the devices by default.
+        """
         index = np.arange(self.size(of), dtype=np.int64)
         for parent in self.parents[of:tier]:
             index = parent[index]
@@ -122,7 +136,13 @@ class Tree:
         return Tree((zeros,), (self.labels[0], self.labels[-1]), (self.addresses[0], None))
 
     def mean(self, tier: int, rows: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the (weighted) mean over the children of every node of ``tier``; ``rows`` belong to the tier below."""
+        """Return the (weighted) mean over the children of every node of ``tier``; ``rows`` belong to the tier below.
+
+        Args:
+            tier: The tier of the parents.
+            rows: One line per child.
+            weights: One number per child; all the same by default.
+        """
         segment = torch.from_numpy(self.parents[tier - 1]).to(rows.device)
         return segment_mean(rows, segment, self.size(tier), weights)
 
@@ -151,7 +171,12 @@ class Tree:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def name(self, tier: int, node: int) -> str:
-        """Return a node's name: the user's own, or its kind and number."""
+        """Return a node's name: the user's own, or its kind and number.
+
+        Args:
+            tier: The tier.
+            node: The number of the node.
+        """
         names = self.labels[tier]
         if names is not None:
             return names[node]
@@ -160,17 +185,31 @@ class Tree:
         return f"{('device', 'team')[tier] if tier < 2 else f'tier{tier}'}-{node}"
 
     def names(self, tier: int) -> list[str]:
-        """Return all names of a tier."""
+        """Return all names of a tier.
+
+        Args:
+            tier: The tier; 0 is the devices.
+        """
         return [self.name(tier, node) for node in range(self.size(tier))]
 
     def find(self, tier: int, name: str) -> int:
-        """Return the number of the node of this name."""
+        """Return the number of the node of this name.
+
+        Args:
+            tier: The tier.
+            name: The name.
+        """
         if (number := self.known(tier, name)) is None:
             raise BadInput(f"no node {name!r} in tier {tier}{nearest(name, self._numbers[tier])}")
         return number
 
     def known(self, tier: int, name: str) -> int | None:
-        """Return the number of the node of this name; ``None`` where there is none."""
+        """Return the number of the node of this name; ``None`` where there is none.
+
+        Args:
+            tier: The tier.
+            name: The name.
+        """
         return self._numbers[tier].get(name)
 
     def check_names(

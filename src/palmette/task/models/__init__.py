@@ -47,3 +47,4 @@ MODELS: dict[str, Model] = {
         data="shakespeare",
     ),
 }
+"""Every model with a name: what makes it, and the backends that compute it."""

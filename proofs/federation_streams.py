@@ -1,6 +1,6 @@
 """A thousand children of one parent: the memory of their streams, the time to connect, and what an exchange takes.
 
-``python proofs/streams.py [CHILDREN]``: children share four processes, each with a certificate and a stream of its own, on
+``python proofs/federation_streams.py [CHILDREN]``: children share four processes, each with a certificate and a stream of its own, on
 loopback. Every process is ended by its number. The figures are those that the calculation for large federations rests on.
 """
 

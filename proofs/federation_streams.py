@@ -1,7 +1,7 @@
 """A thousand children of one parent: the memory of their streams, the time to connect, and what an exchange takes.
 
-``python proofs/federation_streams.py [CHILDREN]``: children share four processes, each with a certificate and a stream of its own, on
-loopback. Every process is ended by its number. The figures are those that the calculation for large federations rests on.
+``python proofs/federation_streams.py [CHILDREN]``: children share four processes, each with a certificate and a stream of
+its own, on loopback. Every process is ended by its number. The calculation for large federations rests on these figures.
 """
 
 from __future__ import annotations

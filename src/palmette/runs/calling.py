@@ -79,8 +79,8 @@ def run(
         evaluate_every: Rounds between evaluations.
         evaluate_on: Devices measured before the last round: a number of them, ``"all"``, or ``"auto"`` (a sample of many).
         metrics: Further metrics, as in ``["auc", "f1"]``: auc, f1, balanced-accuracy, calibration, perplexity; for regression
-            r2 and rmse; ``"my_module:my_metric"``; or functions of your own of all outputs and targets that return one number, or
-            one per sample; see ``palmette.engines.measures``.
+            r2 and rmse; ``"my_module:my_metric"``; or functions of your own of all outputs and targets, which return one
+            number, or one per sample; see ``palmette.engines.measures``.
         optimiser: Optimiser of the devices' steps, as in ``{"momentum": 0.9}``; plain gradient descent by default.
         threads: Chunks of devices that run at the same time; by default as many as the config says (``engine.threads``), or
             one per core. No result depends on it.

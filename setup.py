@@ -20,5 +20,6 @@ setup(
             py_limited_api=True,  # it does not use Python's interface, so one library serves all versions
             optional=True,  # without a compiler the rest is installed, and the fused backend does the work
         )
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},  # so does one wheel
 )

@@ -60,7 +60,7 @@ class Block:
 
 def pages() -> list[str]:
     """Return the pages of the repository that have code."""
-    found = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
     return [str(path.relative_to(ROOT)) for path in found if "```" in path.read_text(encoding="utf-8")]
 
 

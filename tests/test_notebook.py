@@ -91,7 +91,7 @@ def test_without_pandas_a_sentence_says_what_to_install(result: pm.Result, monke
 
     monkeypatch.setattr(result, "metrics", Table())
     for one in (result, Rows(Table())):
-        with pytest.raises(pm.BadInput, match="a data frame needs pandas: pip install pandas"):
+        with pytest.raises(pm.BadInput, match="a data frame needs pandas: pip install 'palmette"):
             one.to_pandas()  # type: ignore[attr-defined]
 
 

@@ -182,4 +182,4 @@ def test_hugging_face_by_name_and_as_an_object(monkeypatch: pytest.MonkeyPatch) 
     offline = palmette("run", "fedavg", "--data", "hf:far/away", *say)
     assert (offline.exit_code, "this machine is online" in offline.stderr) == (2, True)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert "pip install 'palmette[hf]'" in palmette("run", "fedavg", "--data", "hf:some/where", *say).stderr
+    assert "pip install 'palmette[data]'" in palmette("run", "fedavg", "--data", "hf:some/where", *say).stderr

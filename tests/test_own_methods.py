@@ -384,7 +384,7 @@ def test_a_new_package_runs_keeps_the_contract_and_is_clean(here: Path, monkeypa
     assert "cd 'my packages/prox'" in told
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["palmette.algorithms"] == {"my-prox": "my_prox:MyProx"}
-    assert project["dependencies"] == ["palmette>=0.1.0.dev0,<0.2"]
+    assert project["dependencies"] == ["palmette>=0.1.0,<0.2"]
     monkeypatch.chdir(folder)
     for words in (["ruff", "check", "."], ["ruff", "format", "--check", "."]):
         checked = subprocess.run(

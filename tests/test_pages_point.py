@@ -24,7 +24,7 @@ def test_the_readme_and_the_page_of_deployment_name_commands_that_exist() -> Non
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *sorted(str(one.relative_to(ROOT)) for one in DOCS.rglob("*.md"))]
+    "page", sorted(str(one.relative_to(ROOT)) for one in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
 )
 def test_what_a_page_points_to_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

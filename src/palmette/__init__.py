@@ -75,6 +75,8 @@ if TYPE_CHECKING:  # what a user sees; loaded at first use below, so that `palme
     from palmette.track import Tracker as Tracker
     from palmette.tree import Tree as Tree
 
+    __version__: str
+
 # The modules the names above come from.
 _HOMES = {
     "algorithms": "ALGORITHMS FedAvg HierFAVG Ladder Local PerMFL PFedMT algorithm",
@@ -113,6 +115,8 @@ __all__ = sorted([*_HOME_OF, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("palmette")
     if name in _MODULES:
         return import_module(f"palmette.{_MODULES[name]}")
     if name not in _HOME_OF:

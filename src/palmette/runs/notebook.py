@@ -21,7 +21,9 @@ def to_pandas(table: pa.Table) -> Any:
     try:
         return table.to_pandas()
     except ImportError:
-        raise BadInput("a data frame needs pandas: pip install pandas; without it there is the Arrow table") from None
+        raise BadInput(
+            "a data frame needs pandas: pip install 'palmette[data]'; without it there is the Arrow table"
+        ) from None
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

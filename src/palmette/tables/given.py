@@ -110,7 +110,7 @@ def read_hub(name: str, *, seed: int = 0, part: str = "train", **how: Any) -> Po
     try:
         import datasets
     except ImportError:
-        raise BadInput(f"{name} needs the package 'datasets'; run: pip install 'palmette[hf]'") from None
+        raise BadInput(f"{name} needs the package 'datasets'; run: pip install 'palmette[data]'") from None
     repository, _, configuration = name.removeprefix(HUB).partition(":")
     try:
         loaded = datasets.load_dataset(repository, configuration or None, split=part)

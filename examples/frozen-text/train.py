@@ -11,7 +11,7 @@ from torch import nn
 
 import palmette as pm
 
-rows = list(csv.DictReader(Path("messages.csv").open(encoding="utf-8")))
+rows = list(csv.DictReader(Path("messages.csv").read_text(encoding="utf-8").splitlines()))
 people = pm.Population.from_arrays(
     tokens([row["text"] for row in rows]).numpy(),
     np.array([row["urgent"] == "yes" for row in rows], dtype="int64"),

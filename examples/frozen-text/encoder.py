@@ -1,7 +1,7 @@
 """A small encoder of texts: a vector for each word, and their sum for a text.
 
-Run as a script it learns the vectors from `corpus.txt`, so that words that occur in the same messages have similar ones, and saves
-them in `encoder.safetensors`.
+Run as a script it learns the vectors from `corpus.txt`, so that words of the same messages have similar ones, and saves them in
+`encoder.safetensors`.
 """
 
 import re

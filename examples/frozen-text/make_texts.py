@@ -9,13 +9,13 @@ TOPICS = {
     "delivery": "parcel courier address late tracking box shipped driver door lost street arrived warehouse customs van stamp",
     "crashes": "crash error screen freeze bug update install version slow restart battery loading broken black device app",
 }
-FILLER = "please hello the my is with about again today since help can you it and not".split()
+FILLER = "please hello the my is with about again today since help can you it and not"
 luck = random.Random(0)
 
 
 def message(topic):
     """Write a message: two words of its topic among others, often with one of another topic."""
-    words = luck.sample(TOPICS[topic].split(), 2) + luck.sample(FILLER, 5)
+    words = luck.sample(TOPICS[topic].split(), 2) + luck.sample(FILLER.split(), 5)
     if luck.random() < 0.6:
         words.append(luck.choice(TOPICS[luck.choice(list(TOPICS))].split()))
     return " ".join(luck.sample(words, len(words)))

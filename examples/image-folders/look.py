@@ -10,7 +10,7 @@ from small_cnn import make
 
 with safe_open("models/squares-2.safetensors", "pt") as file:
     about = json.loads(file.metadata()["palmette"])
-    weights = {name: file.get_tensor(name) for name in file.keys()}
+    weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 model = make(about["image"], len(about["classes"]))
 model.load_state_dict(weights)
 scale, shift = about["affine"]  # from bytes to what the model was trained on

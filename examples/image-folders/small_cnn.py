@@ -7,6 +7,8 @@ def make(shape, outputs, *, width=8):
     """Two convolutions with pooling, and a linear layer.
 
     Args:
+        shape: Of an image: channels, height, width.
+        outputs: How many classes there are.
         width: Channels of the first convolution.
     """
     channels, height, across = shape

@@ -1,8 +1,9 @@
 """The contract that every algorithm of Palmette keeps, and what the method is at its two ends."""
 
-import palmette as pm
 import torch
 from halfway import Halfway
+
+import palmette as pm
 from palmette.testing import contract, regression, simulate
 
 SMALL = {"local_steps": 3, "alpha": 0.1, "batch_size": 5}

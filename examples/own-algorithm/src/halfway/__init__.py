@@ -2,11 +2,12 @@
 
 from typing import Any, ClassVar
 
-import palmette as pm
 import torch
+from torch import Tensor
+
+import palmette as pm
 from palmette.protocol import Inner, Server, State
 from palmette.protocol.settings import BatchSize, Count, Positive, Share
-from torch import Tensor
 
 
 @pm.settings

@@ -1,4 +1,4 @@
-"""Every example runs as its README says, in a copy of its folder, and prints what the README says to expect."""
+"""Every example does in a copy of its folder what its README says, and prints what it says; so does every notebook."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 from palmette.cli.app import app
@@ -31,8 +34,10 @@ NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
 
 
 def test_all_examples_are_in_the_list_of_examples() -> None:
-    listed = re.findall(r"^\| \[([\w-]+)\]\(\1/README.md\) ", (EXAMPLES / "README.md").read_text("utf-8"), re.MULTILINE)
-    assert sorted(listed) == NAMES
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| \[([\w-]+)\]\(\1/README.md\) ", text, re.MULTILINE)) == NAMES
+    notebooks = sorted(path.stem for path in EXAMPLES.glob("notebooks/*.ipynb"))
+    assert sorted(re.findall(r"^\| \[([\w-]+)\]\(notebooks/\1.ipynb\) ", text, re.MULTILINE)) == notebooks
 
 
 @pytest.mark.filterwarnings("default")  # a command prints them
@@ -141,3 +146,29 @@ def near(told: str, printed: str) -> bool:
     expected, found = (float(one.replace(",", "")) for one in (told, printed))
     digits = len(told.partition(".")[2])
     return abs(found - expected) <= max(0.1 * abs(expected), 5 * 10**-digits)
+
+
+@pytest.mark.filterwarnings("default")  # those of the notebook's own machinery
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs_and_comes_to_what_it_shows(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    shown = [outputs(cell) for cell in notebook.cells]
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    for before, cell in zip(shown, notebook.cells, strict=True):
+        now = outputs(cell)
+        assert [kind for kind, _ in now] == [kind for kind, _ in before], cell.source
+        for (_, told), (_, printed) in zip(before, now, strict=True):
+            compare(told, printed)
+
+
+def outputs(cell: Any) -> list[tuple[list[str], str]]:
+    """Return what a cell of a notebook shows: the kinds of its outputs, and their texts."""
+    found = []
+    for one in cell.get("outputs", []):
+        assert one.output_type != "stream" or one.name == "stdout", one.text  # warnings and progress are for nobody
+        data = one.get("data", {"text/plain": one.get("text", "")})
+        found.append((sorted(data), data["text/plain"]))
+    return found

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from palmette.cli.app import app
 from palmette.deploy.launching import free_ports
 from palmette.studies import conduct
-from test_readme import BLOCK, ROOT
+from test_readme import BLOCK, ROOT, headings
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
@@ -38,6 +38,18 @@ def test_all_examples_are_in_the_list_of_examples() -> None:
     assert sorted(re.findall(r"^\| \[([\w-]+)\]\(\1/README.md\) ", text, re.MULTILINE)) == NAMES
     notebooks = sorted(path.stem for path in EXAMPLES.glob("notebooks/*.ipynb"))
     assert sorted(re.findall(r"^\| \[([\w-]+)\]\(notebooks/\1.ipynb\) ", text, re.MULTILINE)) == notebooks
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*EXAMPLES.glob("*.md"), *EXAMPLES.glob("*/README.md"), *EXAMPLES.glob("*/*.ipynb")],
+    ids=lambda path: path.name,
+)
+def test_what_an_example_points_to_exists(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, heading = target.partition("#")
+        assert (page.parent / path).exists(), target
+        assert not heading or heading in headings(page.parent / path), target
 
 
 @pytest.mark.filterwarnings("default")  # a command prints them

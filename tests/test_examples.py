@@ -24,9 +24,10 @@ from typer.testing import CliRunner
 from palmette.cli.app import app
 from palmette.deploy.launching import free_ports
 from palmette.studies import conduct
-from test_readme import BLOCK, ROOT, headings
 
+ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
 PROCESSES = "deployment"  # its nodes are processes of their own
 PORT = "7400"
@@ -50,6 +51,12 @@ def test_what_an_example_points_to_exists(page: Path) -> None:
         path, _, heading = target.partition("#")
         assert (page.parent / path).exists(), target
         assert not heading or heading in headings(page.parent / path), target
+
+
+def headings(page: Path) -> set[str]:
+    """The names under which the headings of a page are linked to."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
 
 
 @pytest.mark.filterwarnings("default")  # a command prints them

@@ -24,8 +24,8 @@ test: .venv/ready
 	.venv/bin/python -m pytest -q -n 2 --dist loadgroup
 
 check: .venv/ready
-	.venv/bin/ruff format --check src tests proofs
-	.venv/bin/ruff check src tests proofs
+	.venv/bin/ruff format --check src tests proofs examples
+	.venv/bin/ruff check src tests proofs examples
 	.venv/bin/mypy
 
 demo: .venv/ready

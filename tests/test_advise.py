@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import math
@@ -73,6 +74,19 @@ def digits() -> Population:
 @pytest.fixture(scope="module")
 def turned(digits: Population) -> Advice:
     return advise(digits)
+
+
+def test_an_advice_is_told_in_a_few_lines_and_shown_as_tables_in_a_notebook(turned: Advice) -> None:
+    first, *others = repr(turned).splitlines()
+    assert first == "Advice for digits: 20 devices, model mclr, 400 gradient steps on each device"
+    assert [line.split()[0] for line in others] == ["personal", "team", "global"]
+    prediction = turned.personal.prediction
+    assert prediction is not None
+    assert f"{prediction.score:.3f} ({prediction.low:.3f} to {prediction.high:.3f})" in others[0]
+    page = turned._repr_html_()
+    assert page.count("<table") == 2
+    assert f"{prediction.score:.3f}</td>" in page
+    assert html.escape(turned.personal.why) in page
 
 
 def foreseen(people: Population) -> Foreseen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 import shlex
 import shutil
@@ -94,6 +95,12 @@ def draw(*words: Any) -> tuple[int, str]:
 
 
 # -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+def test_a_figure_shows_itself_in_a_notebook_that_does_not_use_matplotlib(runs: Path) -> None:
+    image = pm.figure(str(runs / "permfl"), "convergence")._repr_png_()  # type: ignore[attr-defined]
+    assert image.startswith(b"\x89PNG")
+    assert 200 < imread(io.BytesIO(image)).shape[1] < 500
 
 
 @pytest.mark.parametrize(

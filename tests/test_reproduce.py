@@ -214,6 +214,14 @@ def test_the_same_call_runs_nothing_again_and_more_seeds_run_the_rest(done: Any,
     assert part.result["studies"][0]["left_out"] == "It was not asked for."
 
 
+def test_the_terminal_shows_no_table_or_claim_of_which_nothing_was_asked_for(toy: Path, tmp_path: Path) -> None:
+    words = ["reproduce", str(toy), "--out", str(tmp_path), "--only", "elsewhere", "--quiet"]
+    text = CliRunner().invoke(app, words).stdout
+    assert "Accuracy" in text  # one of its columns was asked for, the others say that they were not run
+    assert "to the server" not in text
+    assert "Not shown: 1 table" in text
+
+
 def test_pages_are_written_from_results_also_when_the_runs_are_gone(done: Any, toy: Path, tmp_path: Path) -> None:
     first = write(tmp_path, toy.parent / "out")
     text = (tmp_path / "reproduction.md").read_text()

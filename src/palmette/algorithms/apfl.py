@@ -20,16 +20,15 @@ Yuyang Deng, Mohammad Mahdi Kamani, Mehrdad Mahdavi: Adaptive Personalized Feder
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks.statistics import weights_of, with_statistics
 from palmette.learner import Mix, Move, Routine
 from palmette.protocol import Algorithm, Ask, Device, Node, Server, State, inverse
-from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, Rate, Share, settings
 
 _NOT_BEGUN = -1.0
 
@@ -58,7 +57,7 @@ class APFL(Algorithm):
 
     local_steps: Count = 20
     alpha: Rate = 0.05
-    mixing: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.5
+    mixing: Share = 0.5
     learned: bool = True
     batch_size: BatchSize = 20
 

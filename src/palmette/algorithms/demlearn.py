@@ -31,7 +31,7 @@ from palmette.blocks.clustering import found, groups
 from palmette.blocks.last_models import LastModels, squared_distances
 from palmette.blocks.statistics import weights_of, with_statistics
 from palmette.protocol import Algorithm, Ask, Device, Node, PerChild, Server, State, inverse
-from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, Rate, settings
+from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, Rate, Share, settings
 from palmette.tree.segments import segment_mean
 
 Whole = Annotated[int, Field(ge=0), NUMBER]
@@ -64,7 +64,7 @@ class DemLearn(Algorithm):
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "mixing": Between(0.1, 1.0)}
 
     levels: Annotated[int, Field(ge=0, le=16), NUMBER] = 3
-    mixing: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.6
+    mixing: Share = 0.6
     lam: NonNegative = 0.002
     amplification: Positive = 1.15
     amplified_rounds: Whole = 5

@@ -24,18 +24,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from palmette.blocks.last_models import LastModels, cosines, squared_distances
 from palmette.blocks.statistics import weights_of
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
-from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Positive, Rate, settings
-
-Share = Annotated[float, Field(ge=0, le=1), NUMBER]
+from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Positive, Rate, Share, settings
 
 
 @settings

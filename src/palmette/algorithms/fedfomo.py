@@ -24,10 +24,9 @@ Model Optimization, ICLR 2021.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from palmette import address
@@ -35,7 +34,7 @@ from palmette.blocks.held_out import held_out_losses
 from palmette.blocks.last_models import LastModels, fits
 from palmette.blocks.statistics import weights_of
 from palmette.protocol import Algorithm, Ask, Device, ModelKind, Node, PerChild, Server, State, inverse
-from palmette.protocol.settings import NUMBER, BatchSize, Between, Count, NonNegative, Rate, settings
+from palmette.protocol.settings import BatchSize, Between, Count, NonNegative, Rate, Share, settings
 
 
 @settings
@@ -64,7 +63,7 @@ class FedFomo(Algorithm):
     search: ClassVar[Mapping[str, Between]] = {"alpha": Between(0.01, 1.0), "others": Between(2, 10, whole=True)}
 
     others: Count = 5
-    epsilon: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.3
+    epsilon: Share = 0.3
     decay: NonNegative = 0.05
     local_steps: Count = 20
     alpha: Rate = 0.05

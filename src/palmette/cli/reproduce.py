@@ -113,7 +113,8 @@ def shown(result: Mapping[str, Any]) -> list[RenderableType]:
 
     styles = {"holds": "bold green", "does not hold": "bold red", "cannot be decided": "bold yellow"}
     parts: list[RenderableType] = [Text(result["title"], style="bold"), Text(result["about"])]
-    for table in result["tables"]:
+    tables, claims, others = telling.asked(result)
+    for table in tables:
         unit = table["unit"]
         sheet = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False, show_lines=False)
         sheet.add_column(Text(f"{table['title']}{f' ({unit})' if unit else ''}"))
@@ -128,9 +129,9 @@ def shown(result: Mapping[str, Any]) -> list[RenderableType]:
                 cells.append(text)
             sheet.add_row(Text(row["title"]), *cells)
         parts.append(Padding(sheet, (1, 0, 0, 0)))
-    notes = telling.cuts(result["studies"])
+    notes = [*telling.cuts(result["studies"]), *([others] if others else [])]
     parts += [Padding(Text("\n".join(notes), style="dim"), (1, 0, 0, 0))] if notes else []
-    for claim in result["claims"]:
+    for claim in claims:
         head = Text.assemble((telling.verdict(claim), styles[claim["verdict"]]), f"  {claim['id']}  {claim['says']}")
         lines = [telling.contrast(part, claim) for part in claim["parts"][:4]]
         if (more := len(claim["parts"]) - len(lines)) > 0:

@@ -22,6 +22,7 @@ from palmette.report import style
 from palmette.report.sheets import is_share
 
 _LABEL = 28  # letters of a label in a legend
+_SCREEN = 100  # dots per inch in a notebook
 _MARKS = 7  # markers along one line
 
 
@@ -52,6 +53,16 @@ class Drawn:
         return sink.getvalue()
 
 
+class PaperFigure(Figure):
+    """A figure that shows itself as an image in a notebook, also one that never heard of matplotlib."""
+
+    def _repr_png_(self) -> bytes:
+        sink = io.BytesIO()
+        with style.settings(style.PAPER):
+            self.savefig(sink, format="png", dpi=_SCREEN)
+        return sink.getvalue()
+
+
 def sheet(choice: Choice, height: float) -> Figure:
     """Return an empty figure for a paper.
 
@@ -59,7 +70,7 @@ def sheet(choice: Choice, height: float) -> Figure:
         choice: What it is to show; its width is that of a column or of the page.
         height: Inches.
     """
-    figure = Figure(figsize=(style.WIDTHS[choice.width], height), dpi=style.DPI, layout="constrained")
+    figure = PaperFigure(figsize=(style.WIDTHS[choice.width], height), dpi=style.DPI, layout="constrained")
     FigureCanvasAgg(figure)
     figure.get_layout_engine().set(w_pad=0.03, h_pad=0.04, wspace=0.04, hspace=0.04)  # type: ignore[union-attr,call-arg]
     return figure

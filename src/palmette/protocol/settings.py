@@ -27,6 +27,7 @@ NUMBER = BeforeValidator(_no_bool)
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
 Count = Annotated[int, Field(ge=1), NUMBER]
+Share = Annotated[float, Field(ge=0, le=1), NUMBER]
 Rate = Literal["auto"] | Positive | dict[str, Positive]
 """A device's step size: a number, one per device by name, or the largest that theory allows."""
 BatchSize = Annotated[int, Field(ge=1)] | Literal["full"]

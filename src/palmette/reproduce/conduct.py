@@ -19,7 +19,7 @@ from palmette.guards.texts import from_json
 from palmette.reproduce.claims import Cells, judge
 from palmette.reproduce.experiment import Experiment, Size, merged
 from palmette.reproduce.format import StudyPart, Table, Where, printed
-from palmette.reproduce.numbers import NOT_RUN, FromRuns, Missing, Numbers, Source
+from palmette.reproduce.numbers import NOT_ASKED, NOT_RUN, FromRuns, Missing, Numbers, Source
 from palmette.reproduce.pictures import draw
 from palmette.reproduce.reading import read
 from palmette.reproduce.sources import VALUES, computed
@@ -98,7 +98,7 @@ def reproduce(
         study = experiment.study(given, size)
         place = folder / given["name"]
         if study is None or (only and study.name not in only and not _is_there(study, place)):
-            why = experiment.left_out(given, size) or "It was not asked for."
+            why = experiment.left_out(given, size) or NOT_ASKED
             told.append({"name": given["name"], "title": given["title"], "left_out": why})
             continue
         cuts = experiment.cuts(given, stand_in=bool(study.stands_in)) if size == "quick" else []

@@ -23,6 +23,7 @@ from palmette.studies.study import Study
 
 ALL = "all devices together"  # the name of the only device of a number that is not about single devices
 NOT_RUN = "not run"  # how the reason begins where a size leaves a cell out
+NOT_ASKED = "It was not asked for."  # how it ends where --only names other studies
 _QUANTILES = {"q25": 0.25, "q50": 0.5, "q75": 0.75}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from palmette.reproduce.claims import OPEN
-from palmette.reproduce.numbers import NOT_RUN
+from palmette.reproduce.numbers import NOT_ASKED, NOT_RUN
 
 SIZES = {"quick": "small size", "whole": "published size"}
 READ = (
@@ -42,6 +42,25 @@ def theirs(cell: Mapping[str, Any], unit: str) -> str:
         return ""
     compared = f", {cell['verdict']}" if cell["ours"] is not None else ""
     return f"paper {number(cell['paper'], unit)}{compared}"
+
+
+def asked(result: Mapping[str, Any]) -> tuple[list[Any], list[Any], str]:
+    """Return the tables and the claims of which something was asked for, and a sentence about the others."""
+    tables = [
+        one
+        for one in result["tables"]
+        if not _of_others(cell["verdict"] for row in one["rows"] for cell in row["cells"])
+    ]
+    claims = [one for one in result["claims"] if not _of_others(part["why"] for part in one["parts"])]
+    counts = {"table": len(result["tables"]) - len(tables), "claim": len(result["claims"]) - len(claims)}
+    others = " and ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count)
+    return tables, claims, f"Not shown: {others} about studies that were not asked for." if others else ""
+
+
+def _of_others(reasons: Iterable[str]) -> bool:
+    """Return whether nothing of a table or a claim was asked for."""
+    told = list(reasons)
+    return bool(told) and all(one.endswith(NOT_ASKED) for one in told)
 
 
 def verdict(claim: Mapping[str, Any]) -> str:

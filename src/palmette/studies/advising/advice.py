@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from palmette.guards.visible import visible
 from palmette.population import Population
+from palmette.runs.notebook import html_page, html_table
+from palmette.runs.wording import many
 from palmette.studies.advising.calibrating import Prediction
 from palmette.studies.advising.recipes import Cost, Recipe
 from palmette.theory.components import Components
@@ -89,6 +92,43 @@ class Advice:
     doubts: tuple[str, ...]
     seconds: float
 
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The methods for a model for every device, for every team, where there are teams, and for everybody."""
+        return tuple(one for one in (self.personal, self.team, self.everybody) if one is not None)
+
+    def __repr__(self) -> str:
+        """Return one line about each kind of models."""
+        lines = [f"Advice for {self._about()}"]
+        for one in self.choices:
+            told = "" if one.prediction is None else f", predicted {self.score} {_written_out(one.prediction)}"
+            lines.append(
+                f"  {one.what} models: {one.label} ({one.recipe.algorithm}, {many(one.recipe.rounds, 'round')}){told}"
+            )
+        return visible("\n".join(lines), lines=True)
+
+    def _repr_html_(self) -> str:
+        """Return the advice as a notebook shows it: what to use for which models, and what each family would score."""
+        from palmette.studies.advising.telling import LABELS
+
+        chosen = [
+            (one.what, one.label, one.recipe.algorithm, str(one.recipe.rounds), *_cells(one.prediction))
+            for one in self.choices
+        ]
+        scores = sorted(self.predictions.items(), key=lambda item: -item[1].score)
+        tables = [
+            html_table(("models", "advised", "method", "rounds", f"predicted {self.score}", "90 % interval"), chosen)
+        ]
+        if scores:
+            rows = [(LABELS[family], *_cells(one)) for family, one in scores]
+            tables.append(html_table(("personal models", f"predicted {self.score}", "90 % interval"), rows))
+        notes = [self.personal.why, *([self.unforeseen] if self.unforeseen else []), *self.doubts]
+        return html_page("Advice", f"for {self._about()}.", tables, notes)
+
+    def _about(self) -> str:
+        devices = many(self.population.devices, "device")
+        return f"{self.population.source}: {devices}, model {self.model}, {self.steps:,} gradient steps on each device"
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return {
@@ -109,6 +149,16 @@ class Advice:
             "doubts": list(self.doubts),
             "seconds": self.seconds,
         }
+
+
+def _written_out(found: Prediction) -> str:
+    """Write a predicted score with its interval."""
+    return "{} ({})".format(*_cells(found))
+
+
+def _cells(found: Prediction | None) -> tuple[str, str]:
+    """Write a predicted score and its interval, each as the cell of a table."""
+    return ("", "") if found is None else (f"{found.score:.3f}", f"{found.low:.3f} to {found.high:.3f}")
 
 
 def _written(value: Any) -> Any:

@@ -64,6 +64,8 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Kits:
         ({"addresses": {"server": "x:1", "oslo": "x:2", "lima": "x"}}, "addresses.lima = 'x' is no address"),
         ({"addresses": {"server": "x:1", "oslo": "x:2", "lime": "x:3"}}, "there is no node 'lime'"),
         ({"run": {**RUN, "loss": 0.1}}, "loss simulate"),
+        ({"run": {**RUN, "metrics": ["f1"]}}, "run.metrics: a federation measures loss and accuracy only"),
+        ({"run": {**RUN, "evaluate_on": 2}}, "run.evaluate_on: a federation measures every device"),
         ({"run": {**RUN, "links": {"devices": {"lost": 0.1}}}}, "faults of links"),
         ({"run": {**RUN, "clock": {"preset": "edge"}}}, "clock"),
         ({"run": {**RUN, "rounds": 0}}, "rounds"),

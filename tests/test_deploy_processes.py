@@ -93,7 +93,11 @@ def test_a_federation_goes_on_with_the_killed_the_revoked_and_the_new_and_has_th
             Tree.parse(run.config.tree)
         )
     assert run.links[-1]["bytes_up"] == compared.bytes_up
-    model = safetensors.torch.load_file(kits.nodes[BERT] / "models" / "personal.safetensors")
+    file = kits.nodes[BERT] / "models" / "personal.safetensors"
+    model = safetensors.torch.load_file(file)
+    with safetensors.safe_open(file, "pt") as told:
+        about = json.loads(told.metadata()["palmette"])
+    assert (about["node"], about["kind"], about["algorithm"]) == ("bert", "PM", "permfl")
     assert sum(part.numel() for part in model.values()) == 650
     with pytest.raises(BadInput, match="nobody listens"):
         ask(kits.folder, {"do": "status"}, 3.0)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 
 DAYS = [{"day": "Sat", "degrees": 25.0, "rain": "no"}, {"day": "Sat", "degrees": 0.0, "rain": "no"}]
@@ -15,9 +16,9 @@ def value(cell, how):
 
 
 for file in sorted(Path("kits").glob("*/models/personal.safetensors")):
-    kit = file.parent.parent
-    inputs = json.loads((kit / "node.json").read_text())["data"]["encoding"]["inputs"]
-    x = torch.tensor([[value(day[how["column"]], how) for how in inputs] for day in DAYS])
     model = load_file(file)
+    with safe_open(file, "pt") as told:
+        about = json.loads(told.metadata()["palmette"])  # whose it is, and what became of the columns
+    x = torch.tensor([[value(day[how["column"]], how) for how in about["inputs"]] for day in DAYS])
     hot, cold = (x @ model["1.weight"].T + model["1.bias"])[:, 0].tolist()
-    print(f"{kit.name}: {hot:.0f} drinks at 25 degrees, {cold:.0f} at 0")
+    print(f"{about['node']}: {hot:.0f} drinks at 25 degrees, {cold:.0f} at 0")

@@ -60,6 +60,10 @@ class Federation(BaseModel):
                 f"run: {', '.join(simulated)} simulate what a network and real machines do by themselves; leave them out of a "
                 "federation"
             )
+        if config.metrics:
+            raise BadInput("run.metrics: a federation measures loss and accuracy only; leave metrics out")
+        if isinstance(config.evaluate_on, int):
+            raise BadInput("run.evaluate_on: a federation measures every device; leave evaluate_on out")
         if config.given:
             raise BadInput("run: a federation cannot hold objects of Python; name the algorithm and the model")
         return config

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import safetensors.torch
 import torch
 from torch import Tensor
 
+from palmette.deploy.kit import MODELS, Kit
 from palmette.engines.alone import personal_rows
 from palmette.engines.machine import Machine
 from palmette.engines.models import ASIDE
 from palmette.links.wire import Envelope
+from palmette.protocol.node import model_kind
 
 PERSONAL, SHARED = "personal.safetensors", "model.safetensors"
 
 
-def save_personal(folder: Path, machine: Machine, word: Envelope) -> None:
+def save_personal(kit: Kit, machine: Machine, word: Envelope) -> None:
     """Save a device's own model after a round: what it predicts with, by the names of the module's parameters.
 
     Args:
-        folder: Where to.
+        kit: The device's kit, which it is kept in.
         machine: The device's machine, at the state that entered.
         word: The message that brought the models above.
     """
@@ -40,22 +41,24 @@ def save_personal(folder: Path, machine: Machine, word: Envelope) -> None:
         row, layout = torch.cat([row, running], 1), layout + task.running
     tensors = {name: part[0] for name, part in layout.unflatten(row).items()}
     others = {f"~{name}": value[0] for name, value in rows.items() if name != "model"}
-    save(folder / PERSONAL, {**tensors, **others}, machine, word)
+    _save(kit, PERSONAL, {**tensors, **others}, word)
 
 
-def save_team(folder: Path, machine: Machine, word: Envelope) -> None:
+def save_team(kit: Kit, machine: Machine, word: Envelope) -> None:
     """Save the model of a team, or the global one."""
     row = machine.state["model"]
-    save(folder / SHARED, {name: part[0] for name, part in machine.setup.layout.unflatten(row).items()}, machine, word)
+    _save(kit, SHARED, {name: part[0] for name, part in machine.setup.layout.unflatten(row).items()}, word)
 
 
-def save(path: Path, tensors: dict[str, Tensor], machine: Machine, word: Envelope) -> None:
-    """Write tensors as a whole or not at all."""
-    about = {"node": machine.setup.name, "round": word.round, "rounds": word.rounds}
+def _save(kit: Kit, name: str, tensors: dict[str, Tensor], word: Envelope) -> None:
+    """Write tensors as a whole or not at all, with what an exported model has beside them, and the round."""
+    node = kit.node
+    told = kit.config.about_model(node.name, model_kind(node.tier, node.top), node.data.encoding)
     data = safetensors.torch.save(
         {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
-        {"about": json.dumps(about)},
+        {"node": node.name, "palmette": json.dumps({**told, "round": word.round, "rounds": word.rounds})},
     )
+    path = kit.folder / MODELS / name
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     with open(part, "wb") as file:

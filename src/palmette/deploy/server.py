@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from palmette.deploy.journal import Journal
-from palmette.deploy.kit import MODELS, RUN, Kit
+from palmette.deploy.kit import RUN, Kit
 from palmette.deploy.models import save_team
 from palmette.deploy.newcomers import Newcomer
 from palmette.deploy.node import Node
@@ -144,7 +144,7 @@ class Server(Node):
         metric = min(lead) if lead else "loss"
         self.scores = {kind: {name: score.by_samples(name) for name in score.sums} for kind, score in found.items()}
         if "model" in self.machine.declared:
-            self._written("the global model", lambda: save_team(self.kit.folder / MODELS, self.machine, self._start()))
+            self._written("the global model", lambda: save_team(self.kit, self.machine, self._start()))
         return "; " + metric + " " + ", ".join(f"{kind} {each[metric]:.4f}" for kind, each in self.scores.items())
 
     def _finish(self, told: dict[str, Any] | None) -> None:

@@ -6,12 +6,11 @@ import json
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from queue import Empty
 
 from palmette.deploy.above import Above
 from palmette.deploy.journal import Journal
-from palmette.deploy.kit import MODELS, Kit
+from palmette.deploy.kit import Kit
 from palmette.deploy.models import save_personal, save_team
 from palmette.deploy.node import Node
 from palmette.engines.machine import Expired, Forgotten
@@ -167,11 +166,10 @@ class Worker(Node):
             self._ended = True
 
     def _save(self, word: Envelope) -> None:
-        folder: Path = self.kit.folder / MODELS
         if self.node.tier == 0 and isinstance(word.body, dict) and word.body:
-            save_personal(folder, self.machine, word)
+            save_personal(self.kit, self.machine, word)
         elif self.node.tier and "model" in self.machine.declared:
-            save_team(folder, self.machine, word)
+            save_team(self.kit, self.machine, word)
 
     def _refuse(self, word: Envelope, text: str, *, reason: int = NO_ANSWER, **more: bool) -> None:
         """Tell the parent why there is no reply: in words, and whether the state is ``forgotten`` or the program ``broken``."""

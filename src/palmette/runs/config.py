@@ -293,6 +293,17 @@ class RunConfig(BaseModel):
             values["engine"] = {**self.engine.model_dump(), "took": backend}
         return RunConfig.model_validate({**self.model_dump(), **values})
 
+    def about_model(self, node: str, kind: str, encoding: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return what somebody needs to know to use a model.
+
+        Args:
+            node: Whose it is.
+            kind: ``"PM"``, ``"TM"`` ...
+            encoding: What became of the columns of a table, if it was learned from one.
+        """
+        model = {"name": self.model.name, **self.model.options, "loss": self.model.loss}
+        return {"node": node, "kind": kind, "algorithm": self.algorithm, "model": model, **(encoding or {})}
+
     def to_toml(self) -> str:
         """Write the config as TOML; what is unset is left out."""
         values = self.model_dump()

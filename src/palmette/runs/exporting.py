@@ -70,10 +70,8 @@ def export(
 
 def about(result: Result, chosen: Chosen) -> dict[str, Any]:
     """Return what somebody needs to know to use a model."""
-    model = result.config.model
-    told: dict[str, Any] = {"node": chosen.node, "kind": chosen.kind, "algorithm": result.config.algorithm}
-    told["model"] = {"name": model.name, **model.options, "loss": model.loss}
-    return {**told, **(result.encoding.as_dict() if result.encoding is not None else {})}
+    encoding = result.encoding.as_dict() if result.encoding is not None else None
+    return result.config.about_model(chosen.node, chosen.kind, encoding)
 
 
 def _write(result: Result, chosen: Chosen, path: Path, format_: str, into: nn.Module | None) -> Path:

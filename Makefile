@@ -8,7 +8,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 # One thread inside an operation: tests run in two processes, and Palmette parallelises over chunks of devices itself.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup test check demo docs docs-serve page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-federation-faults prove-federation-soak prove-federation-streams prove-distributed
+.PHONY: setup test slow-tests prove-docs check demo docs docs-serve page-library bench clean prove-papers prove-papers-whole prove-kills prove-disks prove-checkpoints prove-storm prove-codecs prove-clock prove-million prove-sfedhp prove-groupperfl prove-bounds prove-fuzz prove-demo prove-large-table prove-compare prove-methods prove-teams prove-heterogeneity prove-models prove-encoder prove-batchnorm prove-language prove-multilevel prove-donors prove-writers prove-report prove-advise prove-federation-parity prove-federation-storm prove-federation-speed prove-federation-faults prove-federation-soak prove-federation-streams prove-distributed
 
 setup: .venv/ready
 
@@ -41,6 +41,17 @@ docs: .venv/ready
 # The docs site in a browser, at http://127.0.0.1:8000; it follows changes of the pages and the docstrings.
 docs-serve: .venv/ready
 	.venv/bin/python -m mkdocs serve --watch src
+
+# Every code block and command of the README and the docs, also those that take minutes.
+prove-docs: export PALMETTE_DATA ?= ../shared/data
+prove-docs: export PALMETTE_SLOW_DOCS = 1
+prove-docs: .venv/ready
+	.venv/bin/python -m pytest -q -n 2 tests/test_blocks.py
+
+# Tests that are too slow for every day; make test leaves them out.
+slow-tests: export PALMETTE_DATA ?= ../shared/data
+slow-tests: .venv/ready
+	.venv/bin/python -m pytest -q -n 2 --dist loadgroup -m slow
 
 docs docs-serve: export NO_MKDOCS_2_WARNING = 1
 

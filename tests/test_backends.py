@@ -288,6 +288,7 @@ def test_chunks_are_even_and_bounded(model: str) -> None:
         assert rest < -(-participants // size)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_compiling_is_an_option_and_agrees_with_loop() -> None:
     people = population((6,))

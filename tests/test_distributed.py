@@ -124,6 +124,7 @@ def lasting(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for kind in ("*.safetensors", "*.parquet") for path in folder.glob(kind)}
 
 
+@pytest.mark.slow
 def test_a_lost_process_and_ctrl_c_end_a_run_that_any_number_of_processes_goes_on_with(start, tmp_path, whole) -> None:
     pair = start(2, *RUN)
     pair.wait_for("round 1/")

@@ -108,7 +108,7 @@ def test_a_run_goes_on_from_a_state_with_its_record_and_its_wasted_steps() -> No
     assert whole.wasted_steps == resumed.wasted_steps > 0
 
 
-@pytest.mark.parametrize("tree", ["2x2x3", "2x2x2x2"])
+@pytest.mark.parametrize("tree", ["2x2x3", pytest.param("2x2x2x2", marks=pytest.mark.slow)])
 def test_nodes_of_deep_trees_go_back_with_those_above_them(tree: str) -> None:
     people = regression(tree)
     links = {tier: TROUBLE[min(tier, 1)] for tier in range(people.tree.top)}

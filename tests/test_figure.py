@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 import shlex
 import shutil
 import signal
@@ -478,21 +477,6 @@ def test_devices_without_a_number_are_left_out_aloud(tmp_path: Path) -> None:
         if kind == "tree":
             assert math.isnan(next(row[7] for row in drawn.rows if row[2] == "c"))
             assert ",c,server,1,PM,accuracy,," in drawn.csv()
-
-
-def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "how-to" / "figures.md").read_text(encoding="utf-8")
-    commands = [
-        line
-        for body in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        for line in body.splitlines()
-    ]
-    assert len(commands) == 10
-    monkeypatch.chdir(tmp_path)
-    for command in commands:
-        done = CliRunner().invoke(app, shlex.split(command)[1:])
-        assert done.exit_code == 0, (command, done.stderr)
-    assert sorted(file.name for file in tmp_path.glob("*.pdf")) == [f"{kind}.pdf" for kind in sorted(KINDS)]
 
 
 # -- one line and no traceback -----------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from torch import nn
 import palmette as pm
 from own_files import done, folder_with, palmette
 from palmette.errors import BadInput
-from test_readme import BLOCK, ROOT
 
 MODELS = '''
 import math
@@ -216,13 +214,3 @@ def test_python_is_told_of_settings_that_there_are_not(here: Path) -> None:
         pm.make_task("mine:make", (4,), 3, hiden=5)
     with pytest.raises(BadInput, match=r"mine:ready is a module, which takes no settings, but model\.hidden was given"):
         pm.make_task("mine:ready", (4,), 3, hidden=5)
-
-
-def test_the_example_of_the_page_runs(here: Path) -> None:
-    blocks = BLOCK.findall((ROOT / "docs" / "reference" / "models.md").read_text(encoding="utf-8"))
-    (body,) = [body for kind, body in blocks if kind == "python" and "# my_models.py" in body]
-    (here / "my_models.py").write_text(body, encoding="utf-8")
-    lines = [line for kind, body in blocks if kind == "bash" for line in body.replace("\\\n", "").splitlines()]
-    assert len(lines) > 2
-    for line in lines:
-        done(*shlex.split(line)[1:], *(["--quiet"] if "run" in line else []))

@@ -99,8 +99,14 @@ def test_a_federation_goes_on_with_the_killed_the_revoked_and_the_new_and_has_th
         about = json.loads(told.metadata()["palmette"])
     assert (about["node"], about["kind"], about["algorithm"]) == ("bert", "PM", "permfl")
     assert sum(part.numel() for part in model.values()) == 650
+    with pytest.raises(BadInput, match=r"the PM are not in .*, where each node keeps its own model"):
+        run.module("PM", "bert")
     with pytest.raises(BadInput, match="nobody listens"):
         ask(kits.folder, {"do": "status"}, 3.0)
+    began = time.monotonic()
+    done = palmette("deploy", "status", "--kits", str(kits.folder), "--seconds", "1")
+    assert (done.exit_code, "nobody listens" in done.stderr) == (BAD_INPUT, True)
+    assert time.monotonic() - began >= 1  # it waits for a server that is just being started
 
 
 def test_commands_of_a_federation_fail_in_a_sentence(tmp_path: Path) -> None:

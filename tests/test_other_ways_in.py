@@ -60,7 +60,8 @@ def test_a_folder_of_images_runs_resumes_and_is_checked(labels: bool) -> None:
     assert palmette("resume", "one", "--rounds", "2", "--quiet").exit_code == 0
     found = palmette("data", "check", "shots", "--json")
     assert json.loads(found.stdout)["understood"]["devices"] == 4
-    assert "teams tier 1" in palmette("data", "check", "shots").stdout
+    shown = " ".join(palmette("data", "check", "shots").stdout.split())
+    assert "devices 4 (a folder each) teams 2 (tier 1)" in shown
     target = next(Path("shots/cam0").rglob("*.png"))
     Image.fromarray(np.full((6, 6), 7, dtype=np.uint8)).save(target)
     again = palmette("resume", "one", "--rounds", "3", "--quiet")

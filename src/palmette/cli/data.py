@@ -142,9 +142,12 @@ def _facts(known: dict[str, Any]) -> dict[str, str]:
     if "samples" in known:
         told["rows"] += f", used {known['samples']:,}: {known['train']:,} for training, {known['test']:,} for testing"
         unseen = f", {known['unseen']:,} of them kept out of training" if known["unseen"] else ""
-        told["devices"] = f"{known['devices']:,} (column {known['device']!r}){unseen}"
-        for column, count in zip(known["team"], known["teams"], strict=True):
-            told[f"teams {column}"] = f"{count:,}"
+        folders = "shape" in known
+        where = "a folder each" if folders else f"column {known['device']!r}"
+        told["devices"] = f"{known['devices']:,} ({where}){unseen}"
+        counts = zip(known["teams"], known["team"], strict=True)
+        if teams := [f"{count:,} ({name if folders else f'column {name!r}'})" for count, name in counts]:
+            told["teams"] = ", ".join(teams)
     if "classes" in known:
         told["label"] = f"{known['label']!r}, {len(known['classes'])} classes: {_some(known['classes'])}"
     elif "target" in known:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Annotated, Any
 
 import typer
 
 from palmette.cli import options
 from palmette.cli.failures import OneLineGroup, one_line_errors, print_json
+from palmette.errors import BadInput
 from palmette.guards.terminal import say, tell
 
 deploy = typer.Typer(
@@ -17,6 +19,7 @@ deploy = typer.Typer(
     rich_markup_mode="rich",
     help="Train on real machines: make kits for the nodes, look at a running federation.",
 )
+_AGAIN = 0.2  # seconds
 KitsFolder = Annotated[
     Path, typer.Option("--kits", metavar="DIR", help="The folder that deploy init made.", show_default=False)
 ]
@@ -84,7 +87,9 @@ def init(
 @deploy.command()
 def status(
     kits: KitsFolder = Path("kits"),
-    seconds: Annotated[float, typer.Option(help="How long to wait for an answer.", min=0.5, max=60)] = 5.0,
+    seconds: Annotated[
+        float, typer.Option(help="How long to wait for the server and its answer.", min=0.5, max=60)
+    ] = 5.0,
     watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
     json: options.Json = False,
 ) -> None:
@@ -93,17 +98,28 @@ def status(
     [bold]Example:[/bold]  palmette deploy status --kits kits --watch
     """
     with one_line_errors():
-        from palmette.deploy.asking import ask
-
-        if json:
-            print_json(ask(kits, {"do": "status", "seconds": seconds}, seconds + 2))
-            return
         from palmette.cli.federated import show, show_live
 
-        if watch:
-            show_live(lambda: ask(kits, {"do": "status", "seconds": seconds}, seconds + 2))
+        if json:
+            print_json(_status(kits, seconds))
+        elif watch:
+            show_live(lambda: _status(kits, seconds))
         else:
-            show(ask(kits, {"do": "status", "seconds": seconds}, seconds + 2))
+            show(_status(kits, seconds))
+
+
+def _status(kits: Path, seconds: float) -> dict[str, Any]:
+    """Ask the server how its federation is; a server that was just started may take some seconds to listen."""
+    from palmette.deploy.asking import ask
+
+    end = monotonic() + seconds
+    while True:
+        try:
+            return ask(kits, {"do": "status", "seconds": seconds}, seconds + 2)
+        except BadInput as error:
+            if "nobody listens" not in str(error) or monotonic() > end:
+                raise
+        sleep(_AGAIN)
 
 
 @deploy.command()

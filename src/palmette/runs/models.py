@@ -239,6 +239,11 @@ class Models(ABC):
                 f"the run in {self.folder} is not finished and has no models yet; go on with 'palmette resume {self.folder}'"
             )
         self._files.check(path.name)
+        if not path.exists() and kind in self.kinds:
+            raise BadInput(
+                f"the {kind} are not in {self.folder}: this training was on real machines, where each node keeps its own "
+                "model, in the folder 'models' of its kit"
+            )
         if not path.exists():
             raise BadInput(f"{self.config.title} has no model of the kind {kind}; it has {', '.join(self.kinds)}")
         return path

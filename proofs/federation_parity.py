@@ -41,7 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedbuff": {"team_steps": 2, "local_steps": 3, "buffer": 9, "team_buffer": 3},
 }
 PARTIAL = {"devices": 0.5, "teams": 2}
-LONGEST = 300.0
+LONGEST = 900.0
 
 
 def train(name: str, settings: dict[str, Any], participation: dict[str, Any]) -> tuple[Parity, float, bool]:

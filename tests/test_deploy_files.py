@@ -188,6 +188,18 @@ def test_a_device_reads_its_own_table_as_the_example_was_read(tmp_path: Path) ->
     assert not list(kits.nodes[0, 2].glob("data*"))
 
 
+def test_what_keeps_a_node_running_names_samples_where_the_device_has_its_own(tmp_path: Path, kits: Kits) -> None:
+    mine = own(tmp_path)
+    for made, place, expected in ((kits, (0, 0), False), (mine, (1, 0), False), (mine, (0, 0), True)):
+        unit = (made.nodes[place] / "palmette.service").read_text()
+        compose = (made.nodes[place] / "compose.yaml").read_text()
+        assert (
+            (" --data /var/lib/palmette/samples.csv\n" in unit) == ("--data /data/samples.csv\n" in compose) == expected
+        )
+        assert f"palmette serve --kit /etc/palmette/{made.nodes[place].name}" in unit
+        assert "command: palmette serve --kit /kit" in compose
+
+
 def test_a_table_of_ones_own_is_read_with_the_same_care_as_any_other(tmp_path: Path) -> None:
     kits, mine = own(tmp_path), tmp_path / "mine.csv"
     mine.write_bytes(ROWS.replace(",", ";").replace("blue", "bläu").replace("bläu", "blue", 9).encode("cp1252"))

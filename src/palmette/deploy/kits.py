@@ -260,7 +260,7 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
-ExecStart=/usr/bin/env palmette serve --kit {folder}
+{own}ExecStart=/usr/bin/env palmette serve --kit {folder}{data}
 Restart=on-failure
 RestartSec=2
 NoNewPrivileges=true
@@ -271,8 +271,8 @@ WantedBy=multi-user.target
 _COMPOSE = """services:
   node:
     image: palmette
-    command: palmette serve --kit /kit
-    volumes: [".:/kit"]
+    command: palmette serve --kit /kit{data}
+    volumes: [".:/kit"{own}]
     restart: on-failure
     network_mode: host
 """
@@ -280,9 +280,15 @@ _COMPOSE = """services:
 
 def services(path: Path, told: NodeFile) -> None:
     """Write how a machine keeps the node running: a unit for systemd, and a file for compose."""
+    own = told.tier == 0 and not told.dealt  # it reads samples of its own, and only its owner knows from where
     line = {"federation": _line(told.federation), "name": _line(told.name), "folder": f"/etc/palmette/{path.name}"}
+    line |= {"own": "# --data: put the file or folder of this device's samples here.\n" if own else ""}
+    line |= {"data": " --data /var/lib/palmette/samples.csv" if own else ""}
     write(path / "palmette.service", _UNIT.format(**line).encode())
-    write(path / "compose.yaml", _COMPOSE.encode())
+    mount = (
+        {"own": ', "/var/lib/palmette:/data"', "data": " --data /data/samples.csv"} if own else {"own": "", "data": ""}
+    )
+    write(path / "compose.yaml", _COMPOSE.format(**mount).encode())
 
 
 def _line(text: str) -> str:

@@ -49,6 +49,7 @@ class Node:
         self.began = time.monotonic()
         self.phase = "waiting for children" if self.node.children else "waiting for its parent"
         self.scores: dict[str, Any] = {}
+        self.over = False  # whether everybody was told that the training has ended
         self.below = self._open_below() if self.node.children else None
         self._wires = None if self.below is None else Wires(self.below, self.children)
         children = self._wires or Queues()
@@ -164,6 +165,8 @@ class Node:
         return known.get(id_, id_ or "a stranger")
 
     def _on_link(self, kind: str, who: str, detail: str) -> None:
+        if kind == "lost" and self.over:
+            return  # they go home
         self.journal.event(kind, self._name_of(who), detail)
 
     def _on_child(self, kind: str, child: int, detail: str) -> None:

@@ -153,7 +153,7 @@ class Server(Node):
         Args:
             told: What everybody told, where a server that crashed had gathered it: nobody is there to tell it again.
         """
-        self.phase = "ending"
+        self.phase, self.over = "ending", True
         body = end(self.machine, self._start("end")) if told is None else told
         self._written("what the nodes told", lambda: self._history.keep_the_end(body))
         self._written(

@@ -36,7 +36,6 @@ class Worker(Node):
         node = self.node
         assert node.parent is not None
         assert node.parent.address is not None
-        self._ended = False
         self._gathered = not node.children
         self._tick = time.monotonic()
         self._waiting: deque[tuple[float, Envelope]] = deque()
@@ -57,7 +56,7 @@ class Worker(Node):
             self.journal.line(f"listens on port {self.below.start()}")
         self.above.start()
         try:
-            while not stop.is_set() and not self._ended:
+            while not stop.is_set() and not self.over:
                 if not self._gathered and self.gather():
                     self._gathered, self.phase = True, "waiting for its parent"
                     self.above.send(self._hello())
@@ -121,7 +120,7 @@ class Worker(Node):
         except Empty:
             return False
         if mail is None:
-            self._ended = True
+            self.over = True
             return False
         try:
             self._waiting.append((mail[0], decode(mail[1], limit=self.node.limit, forms=self.node.above)))
@@ -163,7 +162,7 @@ class Worker(Node):
         if word.kind == "end":
             failed = word.body.get("failed") if isinstance(word.body, dict) else None
             self.journal.line(f"the training failed: {failed}" if failed else "the training is over")
-            self._ended = True
+            self.over = True
 
     def _save(self, word: Envelope) -> None:
         if self.node.tier == 0 and isinstance(word.body, dict) and word.body:

@@ -83,6 +83,7 @@ def test_nothing_of_the_picture_of_regrets_lies_outside_it_and_all_means_can_be_
     assert min(abs(mean - zero) for mean in means) > 5  # pixels
 
 
+@pytest.mark.slow
 def test_the_command_runs_the_study_and_goes_on(tmp_path: Path) -> None:
     words = [
         "reproduce",

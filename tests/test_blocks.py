@@ -17,6 +17,7 @@ import pytest
 
 from blocks import ROOT, blocks_of, pages, run_page
 from palmette.figures.make import Kind
+from palmette.studies import conduct
 from palmette.studies.study import Study
 from real_tables import make_files
 
@@ -29,6 +30,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """Work in an empty folder, whose modules can be imported, and open no browser."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(conduct, "_jobs", lambda given: 1)  # another process would load torch once more
     monkeypatch.setattr(webbrowser, "open", lambda *_: True)
     yield
     for name, module in list(sys.modules.items()):  # the next page may have a module of the same name

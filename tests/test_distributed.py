@@ -148,6 +148,7 @@ def test_a_lost_process_and_ctrl_c_end_a_run_that_any_number_of_processes_goes_o
     assert lasting(tmp_path / "run") == whole
 
 
+@pytest.mark.slow
 def test_wrong_input_is_told_once_and_nobody_waits(start) -> None:
     pair = start(2, "-m", "palmette", "run", "permfl", "--data", "nonsense")
     assert pair.processes[0].wait(60) == 2

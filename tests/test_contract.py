@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -70,6 +71,30 @@ TABLE |= {kind.name: kind() for kind in (AsyncL2GD, TwoStages)}
 # The plain L2GD program wants every device at every average and says nothing of what to take otherwise.
 LEFT_OUT = {AsyncL2GD.name: LOSSY}
 
+# Algorithms that keep different things; make prove-kills kills runs of all.
+UNLIKE = (
+    *("permfl", "sfedhp", "groupperfl", "l2gd-coin", "al2sgd", "fedamp", "fedfomo", "fedala", "cfl", "demlearn"),
+    *(
+        "edge-mixing",
+        "fedrep",
+        "scaffold",
+        "fedadam",
+        "fedbuff",
+        "mtgc",
+        "apfl",
+        "pfedgp",
+        "pfedbayes",
+        "ladder",
+        "async-l2gd",
+    ),
+)
+
+
+def unlike_first(names: Iterable[str]) -> list[Any]:
+    """Parameters of a costly test: algorithms that keep different things, and with ``make slow-tests`` all others."""
+    return [pytest.param(name, marks=() if name in UNLIKE else pytest.mark.slow, id=name) for name in names]
+
+
 every_algorithm = pytest.mark.parametrize("method", TABLE.values(), ids=TABLE)
 
 
@@ -84,7 +109,13 @@ def test_everybody_takes_part_in_every_round_when_nobody_is_lost(method: Algorit
 
 @pytest.mark.parametrize(
     ("name", "check"),
-    [(name, check) for name in TABLE for check in CHECKS if check not in LEFT_OUT.get(name, ())],
+    [
+        # Whoever is the same under a storm on separate nodes is mostly the same without one.
+        pytest.param(name, check, marks=pytest.mark.slow if check == "separate-nodes" and name not in LEFT_OUT else ())
+        for name in TABLE
+        for check in CHECKS
+        if check not in LEFT_OUT.get(name, ())
+    ],
 )
 def test_every_algorithm_keeps_every_part_of_the_contract(name: str, check: str) -> None:
     CHECKS[check](TABLE[name])

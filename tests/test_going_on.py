@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 import palmette as pm
 from palmette.algorithms import PerMFL
 from palmette.cli.app import app
-from palmette.protocol import Algorithm, Node, Server, State
+from palmette.protocol import Node, Server, State
 from palmette.runs import execute, make_config
 from palmette.runs.folder import CHECKPOINT, CONFIG, METRICS, PROGRESS, STATE, Folder
 from palmette.runs.progress import Bars, Lines, watching
 from palmette.testing.problems import task_for
 from palmette.tree import Tree
 from problems import regression
-from test_contract import every_algorithm
+from test_contract import TABLE, unlike_first
 from test_runs import DIGITS, Killer, contents
 
 SCRIPT = "import sys; from palmette.runs import execute, make_config; execute(make_config({config!r}), {out!r})"
@@ -201,8 +201,9 @@ def test_exist_is_an_option_and_needs_a_folder() -> None:
 @pytest.mark.filterwarnings(
     "default:smoothness = auto"
 )  # not all devices are there in the first round, and that is said
-@every_algorithm
-def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(method: Algorithm) -> None:
+@pytest.mark.parametrize("name", unlike_first(TABLE))
+def test_a_run_with_more_rounds_is_as_if_it_had_had_them_from_the_start(name: str) -> None:
+    method = TABLE[name]
     population = regression([3, 2, 4], unequal=True)
     task = task_for(method, population)
     given: dict[str, Any] = {"seed": 3, "evaluate_every": 2}

@@ -25,7 +25,7 @@ from palmette.runs.journal import Journal
 from palmette.task import make_task
 from palmette.testing.problems import task_for
 from problems import regression
-from test_contract import TABLE
+from test_contract import TABLE, UNLIKE
 
 DIGITS: dict[str, Any] = {
     "algorithm": "permfl",
@@ -35,11 +35,6 @@ DIGITS: dict[str, Any] = {
     "participation": {"devices": 0.5},
     "evaluate_every": 1,
 }
-# Algorithms that keep different things; make prove-kills kills runs of all.
-UNLIKE = (
-    *("permfl", "sfedhp", "groupperfl", "l2gd-coin", "al2sgd", "fedamp", "fedfomo", "fedala", "cfl", "demlearn"),
-    *("edge-mixing", "fedrep", "scaffold", "fedadam", "fedbuff", "mtgc", "apfl", "pfedgp", "pfedbayes", "async-l2gd"),
-)
 LASTING = ("*.safetensors", "metrics.parquet", "traffic.parquet", "outline.json")
 
 

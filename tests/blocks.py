@@ -5,6 +5,7 @@
   has to know its target.
 - Blocks of ``python`` share their names. One with a title, as in ``python title="mine.py"``, becomes a file; so do ``toml``
   and ``csv``.
+- A block of ``text`` is what the block above it prints; ``...`` stands for lines that are left out.
 - ``<!-- slow -->`` above a block leaves it to ``make prove-docs``, ``<!-- not run: WHY -->`` to nobody.
 """
 
@@ -35,6 +36,7 @@ BLOCK = re.compile(
     r'(?:^<!-- (?P<mark>slow|not run: .*?) -->\n+)?^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
+NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
 TIME = 300.0  # seconds for one command
 
 
@@ -73,6 +75,34 @@ def blocks_of(page: str, language: str | None = None) -> list[Block]:
     return [one for one in found if language in (None, one.language)]
 
 
+def headings(page: Path) -> set[str]:
+    """Return the names under which the headings of a page are linked to."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
+
+
+def check_links(page: Path) -> None:
+    """Check that what a page points to in the repository exists: files and headings."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path, _, heading = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.exists(), target
+        assert not heading or heading in headings(found), target
+
+
+@contextlib.contextmanager
+def forgotten(folder: Path) -> Iterator[None]:
+    """Forget afterwards the modules that were loaded from a folder: another page may have some of the same names."""
+    try:
+        yield
+    finally:
+        for name, module in list(sys.modules.items()):
+            if Path(getattr(module, "__file__", None) or ROOT).is_relative_to(folder):
+                del sys.modules[name]
+
+
 @dataclass
 class Told:
     """What the blocks of a page printed: of each command, and of each block of Python."""
@@ -98,9 +128,13 @@ def run_page(page: str, *, slow: bool) -> Told:
     """
     told = Told()
     names: dict[str, Any] = {}
+    printed: str | None = None  # by the block above, if it was run
     for number, block in enumerate(blocks_of(page)):
         if block.left_out or (block.slow and not slow):
+            printed = None
             continue
+        if block.language == "text" and printed is not None:
+            compare(block.body, printed)
         if block.title:
             Path(block.title).write_text(block.body, encoding="utf-8")
         if block.language == "toml":
@@ -110,13 +144,12 @@ def run_page(page: str, *, slow: bool) -> Told:
         elif block.language == "python" and not block.title:
             script = Path(f"block{number}.py")
             script.write_text(block.body, encoding="utf-8")
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                names = runpy.run_path(str(script), init_globals=names, run_name="__main__")
-            names = {name: value for name, value in names.items() if not name.startswith("__")}
-            told.scripts.append(printed.getvalue())
+            names, printed = run_script(script, [str(script)], names)
+            told.scripts.append(printed)
         elif block.language == "bash":
-            for line in commands_of(block.body):
-                told.commands.append((line, run_line(line)))
+            ran = [(line, run_line(line)) for line in commands_of(block.body)]
+            told.commands += ran
+            printed = "\n".join(text for _, text in ran)
     return told
 
 
@@ -131,20 +164,35 @@ def commands_of(body: str) -> Iterator[str]:
 
 
 def run_line(line: str) -> str:
-    """Run a command, and return what it printed."""
+    """Run a command, in this process where that is possible, and return what it printed."""
     words = shlex.split(line, comments=True)
     name = words[0].removeprefix(".venv/bin/")
     expected = int(found[1]) if (found := re.search(r"# exit code (\d)$", line)) else 0
+    plain = "\n" not in line and not re.search(r"[|>]", line)
     if name == "make":  # what it does is tested on its own
         done = subprocess.run(["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, check=False)
         assert done.returncode == 0, line
         return ""
-    if name == "palmette" and "\n" not in line and not re.search(r"[|>]", line):
+    if name == "palmette" and plain:
         result = CliRunner().invoke(app, words[1:])
         assert result.exit_code == expected, (line, result.exit_code, result.output, result.exception)
         assert result.output.strip(), line
         return result.output
+    if name == "python" and plain and words[1].endswith(".py"):
+        return run_script(Path(words[1]), words[1:])[1]
     return run_in_bash(line, expected)
+
+
+def run_script(path: Path, words: list[str], names: dict[str, Any] | None = None) -> tuple[dict[str, Any], str]:
+    """Run a program of Python as a command does; return its names and what it printed."""
+    before = sys.argv
+    try:
+        sys.argv = words
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            found = runpy.run_path(str(path), init_globals=names, run_name="__main__")
+    finally:
+        sys.argv = before
+    return {name: value for name, value in found.items() if not name.startswith("__")}, printed.getvalue()
 
 
 def run_in_bash(script: str, expected: int) -> str:
@@ -163,3 +211,32 @@ def run_in_bash(script: str, expected: int) -> str:
         text = told.read()
     assert code == expected, (script, code, text)
     return text
+
+
+def compare(told: str, printed: str) -> None:
+    """Hold what a page says that commands print against what they printed: its lines in their order, its numbers nearly."""
+    lines = iter(map(plain, printed.splitlines()))
+    for line in (plain(one).removesuffix(" ...") for one in told.splitlines()):
+        if line in ("", "..."):
+            continue
+        pattern = re.compile(NUMBER.pattern.join(map(re.escape, NUMBER.split(line))))
+        for other in lines:
+            if (found := pattern.search(other)) and all(map(near, NUMBER.findall(line), NUMBER.findall(found[0]))):
+                break
+        else:
+            raise AssertionError(f"the page says {line!r}, which is not in {printed}")
+
+
+def plain(line: str) -> str:
+    """Return a line without what depends on the width of the terminal."""
+    return re.sub("─+", "─", " ".join(line.split()))
+
+
+def near(told: str, printed: str) -> bool:
+    """Return whether a number is the one on a page, on a machine that rounds otherwise."""
+    try:
+        expected, found = (float(one.replace(",", "")) for one in (told, printed))
+    except ValueError:  # several numbers, or the parts of a version
+        return told == printed
+    digits = len(told.partition(".")[2])
+    return abs(found - expected) <= max(0.1 * abs(expected), 5 * 10**-digits)

@@ -15,7 +15,7 @@ from typing import get_args
 
 import pytest
 
-from blocks import ROOT, blocks_of, pages, run_page
+from blocks import ROOT, blocks_of, forgotten, pages, run_page
 from palmette.figures.make import Kind
 from palmette.studies import conduct
 from palmette.studies.study import Study
@@ -32,10 +32,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(conduct, "_jobs", lambda given: 1)  # another process would load torch once more
     monkeypatch.setattr(webbrowser, "open", lambda *_: True)
-    yield
-    for name, module in list(sys.modules.items()):  # the next page may have a module of the same name
-        if Path(getattr(module, "__file__", None) or ROOT).is_relative_to(tmp_path):
-            del sys.modules[name]
+    with forgotten(tmp_path):
+        yield
 
 
 @pytest.mark.parametrize("page", pages())

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import runpy
-import shlex
 import shutil
 import socket
-import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from typer.testing import CliRunner
 
-from palmette.cli.app import app
+from blocks import ROOT, blocks_of, check_links, compare, forgotten, run_line
 from palmette.deploy.launching import free_ports
 from palmette.studies import conduct
 
-ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/README.md"))
 PROCESSES = "deployment"  # its nodes are processes of their own
 PORT = "7400"
-NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
 
 
 def test_all_examples_are_in_the_list_of_examples() -> None:
@@ -47,16 +38,7 @@ def test_all_examples_are_in_the_list_of_examples() -> None:
     ids=lambda path: path.name,
 )
 def test_what_an_example_points_to_exists(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        path, _, heading = target.partition("#")
-        assert (page.parent / path).exists(), target
-        assert not heading or heading in headings(page.parent / path), target
-
-
-def headings(page: Path) -> set[str]:
-    """The names under which the headings of a page are linked to."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
+    check_links(page)
 
 
 @pytest.mark.filterwarnings("default")  # a command prints them
@@ -64,12 +46,11 @@ def headings(page: Path) -> set[str]:
     "name",
     [pytest.param(name, marks=pytest.mark.xdist_group("processes") if name == PROCESSES else ()) for name in NAMES],
 )
-def test_an_example_does_what_its_readme_says(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_example_does_what_its_readme_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / name
     shutil.copytree(EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__", "runs", "kits", "*.egg-info"))
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(conduct, "_jobs", lambda given: 1)  # another process would load torch once more
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
@@ -77,32 +58,18 @@ def test_an_example_does_what_its_readme_says(
         move(folder / "federation.toml")
     printed = ""
     with forgotten(folder):
-        for kind, body in BLOCK.findall((folder / "README.md").read_text(encoding="utf-8")):
+        for kind, body in ((one.language, one.body) for one in blocks_of(f"examples/{name}/README.md")):
             if kind == "bash":
-                printed = "\n".join(run(line, folder, monkeypatch, capsys) for line in body.strip().splitlines())
+                lines = []
+                for line in body.strip().splitlines():
+                    if line.startswith("python -m pip install"):
+                        install(folder, monkeypatch)
+                    else:
+                        lines.append(run_line(line))
+                printed = "\n".join(lines)
             elif printed:
                 assert kind == "text"
                 compare(body, printed)
-
-
-def run(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run one line of a README, in this process where that is possible, and return what it printed."""
-    words = shlex.split(line)
-    if words[:4] == ["python", "-m", "pip", "install"]:
-        install(folder, monkeypatch)
-        return ""
-    if words[0] == "palmette":
-        done = CliRunner().invoke(app, words[1:])
-        assert done.exit_code == 0, (line, done.output, done.exception)
-        return done.output
-    if words[0] == "python" and words[1].endswith(".py"):
-        monkeypatch.setattr(sys, "argv", words[1:])
-        monkeypatch.syspath_prepend(folder)
-        runpy.run_path(words[1], run_name="__main__")
-        return capsys.readouterr().out
-    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 0, (line, ran.stdout, ran.stderr)
-    return ran.stdout
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,37 +101,6 @@ def free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-@contextmanager
-def forgotten(folder: Path) -> Iterator[None]:
-    """Forget afterwards the modules that were loaded from a folder: another one may have some of the same names."""
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
-            del sys.modules[name]
-
-
-def compare(told: str, printed: str) -> None:
-    """Hold what a README says that commands print against what they printed: its lines in their order, its numbers nearly."""
-    lines = iter([" ".join(line.split()) for line in printed.splitlines()])
-    for line in (" ".join(one.split()) for one in told.splitlines()):
-        if line in ("", "..."):
-            continue
-        pattern = re.compile(NUMBER.pattern.join(f"{re.escape(part)}" for part in NUMBER.split(line)))
-        for other in lines:
-            if (found := pattern.search(other)) and all(map(near, NUMBER.findall(line), NUMBER.findall(found[0]))):
-                break
-        else:
-            pytest.fail(f"the README says {line!r}, which is not in {printed}")
-
-
-def near(told: str, printed: str) -> bool:
-    """Return whether a number is the one in a README, on a machine that rounds otherwise."""
-    expected, found = (float(one.replace(",", "")) for one in (told, printed))
-    digits = len(told.partition(".")[2])
-    return abs(found - expected) <= max(0.1 * abs(expected), 5 * 10**-digits)
 
 
 @pytest.mark.filterwarnings("default")  # those of the notebook's own machinery

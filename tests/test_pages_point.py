@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from blocks import ROOT
+from blocks import ROOT, check_links
 from palmette.cli.app import app
 
 DOCS = ROOT / "docs"
@@ -27,17 +26,4 @@ def test_the_readme_and_the_page_of_deployment_name_commands_that_exist() -> Non
     "page", sorted(str(one.relative_to(ROOT)) for one in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
 )
 def test_what_a_page_points_to_exists(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("http"):
-            continue
-        path, _, heading = target.partition("#")
-        found = (ROOT / page).parent / path if path else ROOT / page
-        assert found.exists(), target
-        assert not heading or heading in headings(found), target
-
-
-def headings(page: Path) -> set[str]:
-    """The names under which the headings of a page are linked to."""
-    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
+    check_links(ROOT / page)

@@ -64,7 +64,7 @@ class Federation(BaseModel):
             raise BadInput("run.metrics: a federation measures loss and accuracy only; leave metrics out")
         if isinstance(config.evaluate_on, int):
             raise BadInput("run.evaluate_on: a federation measures every device; leave evaluate_on out")
-        if config.given:
+        if any(not given.again for given in config.given.values()):
             raise BadInput("run: a federation cannot hold objects of Python; name the algorithm and the model")
         return config
 

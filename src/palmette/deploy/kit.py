@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from palmette.deploy.tls import Identity
 from palmette.engines.setup import Setup, known_settings
 from palmette.errors import BadInput
+from palmette.files import MissingFile
 from palmette.guards.texts import from_json
 from palmette.learner import Learner
 from palmette.links.forms import Forms
@@ -195,8 +196,18 @@ class Kit:
         """Return the algorithm, with the settings by name of the nodes that this one knows."""
         return known_settings(self.config.method(), self.tree)
 
+    def _check_code(self) -> None:
+        """Refuse code of the user's own that is not here, or is not what it was when the kits were made."""
+        try:
+            changed = self.config.changed_code()
+        except MissingFile as error:
+            raise BadInput(f"{error}; no code is sent, so put the file there on every machine") from None
+        if changed:
+            raise BadInput(f"{changed} when the kits were made; every machine must have the same")
+
     def setup(self) -> Setup:
         """Return what the node's machine is told."""
+        self._check_code()
         node, config, method = self.node, self.config, self.method()
         people = self.population()
         task = config.task(people).with_parts(method.parts, whole=method.whole_part)

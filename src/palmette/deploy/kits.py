@@ -30,6 +30,7 @@ from palmette.deploy.rehearsal import rehearse
 from palmette.engines.setup import Setup, of_device, setup_of
 from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
+from palmette.files import is_file
 from palmette.population import Population
 from palmette.runs.config import RunConfig
 from palmette.runs.fingerprint import fingerprint
@@ -77,7 +78,8 @@ def make_kits(federation: Federation, folder: Path, *, plain: bool = False) -> K
         raise BadInput("these data have devices that are kept out of training, which a federation does not have")
     config = config.on(whole.population, whole.algorithm)
     resolved = config.resolved(whole.algorithm, whole.population, whole.task, whole.learner.backend.name)
-    if objects := sorted(set(resolved.given) - {"data"}):
+    own = {role: given for role, given in resolved.given.items() if role != "data"}
+    if objects := sorted(role for role, given in own.items() if not given.again):
         raise BadInput(
             f"the {', '.join(objects)} of this run cannot be made again from a file, so the nodes could not have it"
         )
@@ -89,6 +91,9 @@ def make_kits(federation: Federation, folder: Path, *, plain: bool = False) -> K
         f"a parent waits at most {seconds:.0f} s for its {'devices' if tier == 1 else 'children'} in each exchange"
         for tier, seconds in deadlines.items()
     ]
+    for role, given in own.items():
+        where = "at this path" if is_file(given.object) else "installed"
+        notes.append(f"the {role} is {given.object}: no code is sent, so every machine needs it, {where}")
     if whole.algorithm.flat and whole.population.tree.top > 1:
         notes.append(f"{whole.algorithm.name} knows no teams: all devices dial the server")
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +185,8 @@ def _of_nobody(example: Population, config: RunConfig) -> Population:
 
 def _without_data(config: RunConfig) -> dict[str, Any]:
     """Return a config as plain data, without what only concerns the data and this machine."""
-    told = json.loads(config.model_dump_json(exclude={"data", "given", "tree", "server", "replay"}, exclude_none=True))
+    left_out: Any = {"data": True, "given": {"data"}, "tree": True, "server": True, "replay": True}
+    told = json.loads(config.model_dump_json(exclude=left_out, exclude_none=True))
     return {**told, "tree": 1}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -71,10 +72,9 @@ class History:
     def record(self, found: dict[ModelKind, Scores], round_: int, tree: Tree) -> None:
         """Take what was measured after a round on the devices of a tree; what a server that crashed had measured goes."""
         rows = self.metrics.rows
-        keep = [done < round_ for done in rows["round"]]
-        self.metrics = Metrics(
-            {name: [value for value, stays in zip(column, keep, strict=True) if stays] for name, column in rows.items()}
-        )
+        first = bisect_left(rows["round"], round_)
+        if first < len(rows["round"]):
+            self.metrics = Metrics({name: column[:first] for name, column in rows.items()})
         nobody = torch.zeros(tree.devices, dtype=torch.bool)
         self.metrics.record(
             found,

@@ -82,8 +82,8 @@ def main() -> None:
         "",
         *table(("node", "memory, MB", "open files", "threads", "its kit on the disk, kB"), rows),
         "",
-        f"(load of the machine {os.getloadavg()[0]:.1f}) What the server has more is what it measured: it keeps 90 numbers of each "
-        f"of the {done // EVERY} evaluations, as rows of a table, {RESULTS * 1000:.0f} kB in memory.",
+        f"(load of the machine {os.getloadavg()[0]:.1f}) What the server has more is what it measured: it keeps 90 numbers of "
+        f"each of the {done // EVERY} evaluations, as rows of a table, {RESULTS * 1000:.0f} kB in memory.",
     ]
     print("\n".join(lines))
     shutil.rmtree(folder, ignore_errors=True)

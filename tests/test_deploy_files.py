@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from blocks import blocks_of
 from palmette.algorithms import PerMFL
 from palmette.deploy.enrolling import enrol
 from palmette.deploy.federation import Federation, read_federation
@@ -186,6 +187,53 @@ def test_a_device_reads_its_own_table_as_the_example_was_read(tmp_path: Path) ->
     assert setup.learner.population.shape == kits.whole.population.shape
     assert setup.samples[0].tolist() == [30]
     assert not list(kits.nodes[0, 2].glob("data*"))
+
+
+def test_a_device_does_not_take_another_ones_file(tmp_path: Path) -> None:
+    kits = own(tmp_path)
+    name = kits.whole.tree.name(0, 1)
+    theirs, mine = tmp_path / "theirs.csv", tmp_path / "mine.csv"
+    for path, device in ((theirs, "who"), (mine, name)):
+        lines = ROWS.splitlines()
+        path.write_text("\n".join([lines[0] + ",device", *(f"{line},{device}" for line in lines[1:])]))
+    with pytest.raises(BadInput, match=f"its rows are of 'who' .column 'device'., and this device is '{name}'"):
+        Kit(kits.nodes[0, 1], theirs).setup()
+    assert Kit(kits.nodes[0, 1], mine).setup().samples[0].tolist() == [30]
+
+
+def test_a_method_and_a_model_of_ones_own_must_be_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (mine,) = blocks_of("AGENTS.md", "python")[:1]
+    Path("mine.py").write_text(mine.body)
+    Path("net.py").write_text(
+        "from torch import nn\n\ndef make(shape, outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, outputs))\n"
+    )
+    run = {**RUN, "algorithm": "./mine.py", "settings": {}, "model": {"name": "./net.py:make"}}
+    made = make_kits(federation(run=run), Path("kits"))
+    assert [note for note in made.notes if "no code is sent" in note and str(tmp_path) in note] == made.notes[-2:]
+    assert type(Kit(made.nodes[0, 0]).setup().algorithm).__name__ == "Mine"
+    Path("net.py").write_text(Path("net.py").read_text() + "    # more\n\nother = 1\n")
+    Path("mine.py").write_text(mine.body.replace("lam: float = 0.1", "lam: float = 0.2"))
+    with pytest.raises(BadInput, match="is not what it was when the kits were made; every machine must have the same"):
+        Kit(made.nodes[0, 0]).setup()
+    Path("mine.py").unlink()
+    with pytest.raises(BadInput, match=r"there is no file .*mine\.py.*; no code is sent, so put the file there"):
+        Kit(made.nodes[1, 0]).setup()
+
+
+def test_kits_whose_names_are_not_their_nodes_are_told(tmp_path: Path) -> None:
+    run = {**RUN, "tree": {"oslo": ["Köln 1", "b"], "lima": ["c"]}}
+    made = make_kits(federation(run=run), tmp_path / "kits")
+    assert f"the kit of 'Köln 1' is {tmp_path / 'kits' / 'Köln_1-0-0'}" in made.notes
+    assert len([note for note in made.notes if note.startswith("the kit of")]) == 1
+
+
+def test_a_device_that_diverges_does_not_end_a_training_unless_that_is_said() -> None:
+    assert federation().config().links["all"].on_bad_reply == "drop"
+    said = {**RUN, "links": {"devices": {"on_bad_reply": "stop"}}}
+    assert "all" not in federation(run=said).config().links
 
 
 def test_what_keeps_a_node_running_names_samples_where_the_device_has_its_own(tmp_path: Path, kits: Kits) -> None:

@@ -16,7 +16,7 @@ from palmette.deploy.events import Events, OnEvent
 from palmette.deploy.frames import Kind, OversizedError
 from palmette.deploy.loop import wait_for
 from palmette.deploy.stream import MOST, SIDE, Stream
-from palmette.deploy.tls import OWN, TALK, WELCOME, Identity, check, dialled, grpc, in_words
+from palmette.deploy.tls import NOBODY, OWN, TALK, WELCOME, Identity, check, dialled, grpc, in_words
 from palmette.errors import BadInput, WireError
 
 _KINDS = frozenset({Kind.MAIL, Kind.CALL})
@@ -174,7 +174,10 @@ class Above:
 
     def _refused(self, code: Any, details: str | None) -> None:
         words = in_words(self._address, self._identity, code, details or "")
-        self._events.sometimes("refused", self._parent, words)
+        # It has not been started yet, or is being started again: that is no fault.
+        away = words == NOBODY.format(at=self._address)
+        kind, words = ("not there yet", f"{words}; tried again for ever") if away else ("refused", words)
+        self._events.sometimes(kind, self._parent, words)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

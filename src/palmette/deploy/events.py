@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 OnEvent = Callable[[str, str, str], None]
-"""Is told what happened (``"connected"``, ``"lost"``, ``"refused"``, ``"oversized"``, ``"malformed"``, ``"revoked"``), to whom,
-and details. It is called in the thread of the loop: it must return at once, and must not wait for an end of a link."""
+"""Is told what happened (``"connected"``, ``"lost"``, ``"refused"``, ``"not there yet"``, ``"oversized"``, ``"malformed"``,
+``"revoked"``), to whom, and details. It is called in the thread of the loop: it must return at once, and must not wait for an
+end of a link."""
 _EVERY = 60.0  # seconds
 _KNOWN = 256  # different refusals; a stranger may make up any number
 _log = logging.getLogger("palmette.deploy")

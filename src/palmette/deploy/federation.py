@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from palmette.errors import BadInput
 from palmette.protocol.sentences import sentences, suggestion
 from palmette.runs.config import RunConfig
+from palmette.runs.linking import LinkConfig
 from palmette.runs.reading import make_config, read_config
 from palmette.tree import Tree
 from palmette.values import shown
@@ -66,7 +67,11 @@ class Federation(BaseModel):
             raise BadInput("run.evaluate_on: a federation measures every device; leave evaluate_on out")
         if any(not given.again for given in config.given.values()):
             raise BadInput("run: a federation cannot hold objects of Python; name the algorithm and the model")
-        return config
+        if any(link.on_bad_reply for link in config.links.values()):
+            return config
+        # One device that diverges, perhaps one that joined late, must not end the training of all.
+        every = config.links.get("all", LinkConfig()).model_copy(update={"on_bad_reply": "drop"})
+        return config.model_copy(update={"links": {**config.links, "all": every}})
 
     def places(self, tree: Tree) -> dict[tuple[int, int], str]:
         """Return the address of every node that has children, by tier and number."""

@@ -36,8 +36,10 @@ from palmette.runs.config import RunConfig
 from palmette.runs.fingerprint import fingerprint
 from palmette.runs.preparing import prepare
 from palmette.tree import Tree
+from palmette.values import shown
 
 OPERATOR = "operator"
+_MANY = 20  # kits that are listed
 FILE = "federation.json"  # what the commands of an operator need
 _MARGIN, _SPARE = 1.5, 10.0  # of the deadlines below; seconds
 
@@ -127,6 +129,10 @@ def make_kits(federation: Federation, folder: Path, *, plain: bool = False) -> K
     forms = {"above": rehearsed.forms[1]}
     device = _told(federation.name, setup_of(whole, 0, 0, bare=True), tree, 0, places, deadlines, {**shared, **forms})
     _for_operator(folder, federation, whole, places, authority, device)
+    renamed = [(name, path) for place, path in nodes.items() if path.name != (name := tree.name(*place))]
+    notes += [f"the kit of {shown(name)} is {path}" for name, path in renamed[:_MANY]]
+    if len(renamed) > _MANY:
+        notes.append(f"the kits of {len(renamed) - _MANY} more nodes have other names than their nodes, too")
     return Kits(folder, whole, resolved, nodes, notes)
 
 

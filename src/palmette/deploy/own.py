@@ -10,6 +10,7 @@ from palmette.population import Encoding, Population, load_population
 from palmette.population.saved import is_saved
 from palmette.tables.again import read_again
 from palmette.tables.source import Table, open_table
+from palmette.values import shown
 
 _TEST = 0.25
 
@@ -45,4 +46,15 @@ def _table(path: Path, node: NodeFile, seed: int) -> tuple[Population, list[str]
     missing = [name for name in (known.device, *known.team) if name not in table.columns]
     for part in table.parts:
         part.constants |= dict.fromkeys(missing, node.name)
-    return read_again(Table(table.name, table.path, table.parts), known, test=_TEST, seed=seed)
+    made, notes = read_again(Table(table.name, table.path, table.parts), known, test=_TEST, seed=seed)
+    if known.device not in missing and made.devices == 1 and not _is(node.name, made.tree.name(0, 0)):
+        raise BadInput(
+            f"{path}: its rows are of {shown(made.tree.name(0, 0))} (column {known.device!r}), and this device is "
+            f"{shown(node.name)}; give the file of this device, or leave that column out of it"
+        )
+    return made, notes
+
+
+def _is(name: str, told: str) -> bool:
+    """Return whether a device is the one that its rows name; one whose name stands in several teams has a path for a name."""
+    return name.rsplit("/")[-1] == told.rsplit("/")[-1]

@@ -111,6 +111,7 @@ _CLOSED = (
     "{at} ended the connection before anything was said: it does not accept our certificate (another federation's, or not "
     "valid by its clock), or it is no node of Palmette"
 )
+NOBODY = "nobody listens at {at}"
 _WORDS = (
     ("certificate has expired", "{at} shows a certificate that has ended by this machine's clock: is the clock right?"),
     ("not yet valid", "{at} shows a certificate that is not valid yet by this machine's clock: set the clock"),
@@ -122,7 +123,7 @@ _WORDS = (
     ("CERTIFICATE_VERIFY_FAILED", _FOREIGN),
     ("WRONG_VERSION_NUMBER", "who answers at {at} does not speak TLS"),
     ("Hostname Verification", "who answers at {at} is of this federation, but not the node that it must be"),
-    ("Connection refused", "nobody listens at {at}"),
+    ("Connection refused", NOBODY),
     ("Socket closed", _CLOSED),
     ("Connection reset", _CLOSED),
 )

@@ -8,6 +8,7 @@ import math
 import shlex
 import shutil
 import signal
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -385,7 +386,8 @@ def test_a_loss_is_better_when_it_is_lower(runs: Path, tmp_path: Path) -> None:
 
 
 def test_convergence_over_steps_counts_the_steps_of_a_device(runs: Path, tmp_path: Path) -> None:
-    pm.figure([runs / "fedavg", runs / "local"], "convergence", tmp_path / "f.pdf", over="steps")
+    with pytest.warns(pm.PalmetteWarning, match="fedavg: its personal models take .* more steps"):
+        pm.figure([runs / "fedavg", runs / "local"], "convergence", tmp_path / "f.pdf", over="steps")
     last = next(row for row in numbers(tmp_path / "f.csv") if row["method"] == "local" and row["round"] == "3")
     assert float(last["steps_per_device"]) == 12
 
@@ -484,6 +486,17 @@ def test_devices_without_a_number_are_left_out_aloud(tmp_path: Path) -> None:
         if kind == "tree":
             assert math.isnan(next(row[7] for row in drawn.rows if row[2] == "c"))
             assert ",c,server,1,PM,accuracy,," in drawn.csv()
+
+
+def test_a_curve_of_few_measured_rounds_and_steps_that_it_leaves_out_are_told(tmp_path: Path) -> None:
+    people = pm.make_population("digits", tree="2x2")
+    settings = {"local_steps": 1, "tune_steps": 7}
+    for every, told in ((5, ["only 3 of 10 rounds were measured", "take 7 more steps"]), (1, ["take 7 more steps"])):
+        made = pm.run("fedavg", people, rounds=10, settings=settings, evaluate_every=every, out=tmp_path / str(every))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            pm.figure(made.folder, kind="convergence", over="steps")
+        assert [part for part, one in zip(told, seen, strict=True) if part in str(one.message)] == told
 
 
 # -- one line and no traceback -----------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from palmette.report import style
 from palmette.report.numbers import device_count
 from palmette.runs import Result
 
+_FEW = 8  # measured rounds that make a curve
 _HEADER = ("method", "model", "metric", "round", "steps_per_device", "value", "low", "high", "band", "seeds")
 _LOW, _HIGH = 0.1, 0.9  # of the devices, those that a band leaves out below and above
 _LOG = 50  # a loss whose largest value is so many times its least is drawn on a log axis
@@ -80,6 +81,7 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
             bands[curve.band] = None
         shapes[label] = handle(label, look)
         drawn.rows += _rows(line, kind, choice.metric, curve, steps)
+        _warn(notes, line, kind, curve, steps=steps is not None)
     for axes, kind in zip(grid, kinds, strict=False):
         _axes(axes, choice, f"{kind}: " if len(lines) > 1 else "")
     for axes in grid[:-1] if not side_by_side else ():
@@ -89,6 +91,24 @@ def draw(lines: Sequence[Line], choice: Choice) -> Drawn:
         told.append("of a sample of the devices")
     style.key(figure, list(shapes.values()), "; ".join(filter(None, told)))
     return drawn
+
+
+def _warn(notes: list[str], line: Line, kind: ModelKind, curve: Curve, *, steps: bool) -> None:
+    """Take note of what a curve does not show."""
+    config = line.first.config
+    measured = len([round_ for round_ in curve.rounds if round_])
+    if measured < _FEW <= config.rounds:
+        told = (
+            f"{line.label}: only {measured} of {config.rounds} rounds were measured, and the line joins them; train again with "
+            "--set evaluate_every=1 for a curve"
+        )
+        if told not in notes:
+            notes.append(told)
+    tuned = config.settings.get("tune_steps", 0)
+    if steps and kind == "PM" and tuned and line.first.config.algorithm != "ladder":
+        notes.append(
+            f"{line.label}: its personal models take {tuned} more steps each time they are measured, left out here"
+        )
 
 
 def _axes(axes: Axes, choice: Choice, before: str) -> None:

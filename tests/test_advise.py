@@ -9,6 +9,7 @@ import math
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from palmette.engines.simulate import Simulation
 from palmette.errors import BadInput
 from palmette.population import Population, make_population
 from palmette.studies.advising.advice import Advice
-from palmette.studies.advising.advisor import advise
+from palmette.studies.advising.advisor import advise as advise_by
 from palmette.studies.advising.calibrating import CONSTANTS, predict, unforeseen
 from palmette.studies.advising.predicting import SURROGATES, Foreseen, Held, foresee
 from palmette.studies.advising.recipes import costs, recipe
@@ -33,6 +34,11 @@ from palmette.task import make_task
 from palmette.theory.components import components_of
 from palmette.theory.surrogate import REAL, seen, solved
 from palmette.tree import Tree
+
+
+def advise(people: Population, model: Any = None, **how: Any) -> Advice:
+    """Advise on numbers that were drawn without an intercept by the model that has none."""
+    return advise_by(people, "linear" if model is None and people.classes is None else model, **how)
 
 
 def linear(
@@ -282,6 +288,22 @@ def test_reasons_are_softer_where_there_is_a_doubt() -> None:
     assert "there is nothing that" in why("nobody differs", replace(sure, doubts=()))
     assert "As far as can be told" in why("nobody differs", unsure)
     assert "there is nothing" not in why("nobody differs", unsure)
+
+
+def test_numbers_have_an_intercept_unless_the_model_says_otherwise(tmp_path: Path) -> None:
+    """A table's label need not be centred."""
+    people = linear("3x4", (0.3, 0.3), noise=0.1)
+    high = Population(people.tree, people.x, people.y + 100, people.start, people.train)
+    assert max(one.score for one in advise_by(high).predictions.values()) > 0.8
+    assert max(one.score for one in advise(high).predictions.values()) < 0
+    table = tmp_path / "high.csv"
+    rows = [f"{n / 10},{device},{n / 5 * device + 50}" for device in range(6) for n in range(40)]
+    table.write_text("\n".join(["x,device,y", *rows]))
+    columns = ["--set", "data.device=device", "--set", "data.label=y"]
+    done = CliRunner().invoke(app, ["advise", "--data", str(table), *columns])
+    assert done.exit_code == 0, done.output
+    assert "model mclr" in " ".join(done.stdout.split())
+    assert "--model" not in done.stdout
 
 
 def test_trees_without_teams_have_a_doubt_and_hear_nothing_of_teams() -> None:

@@ -61,9 +61,9 @@ def advise(
         given = {"data.name": data, "tree": tree, "model.name": model, "seed": seed}
         made = configure(_BASE, file=config, options=given, assignments=settings or [], base={"algorithm": _BASE})
         people = made.population()
-        if people.classes is None and model is None and "model" not in made.model_fields_set:
+        if people.classes is None and model is None and "model" not in made.model_fields_set and not made.data.own:
             made = made.model_copy(update={"model": made.model.model_copy(update={"name": "linear"})})
-            model = "linear"
+            model = "linear"  # the data of a name have a column for the intercept
         task = made.task(people)
         found = advice_for(people, task, steps=steps, local_steps=local_steps, seed=made.seed)
         found = replace(found, doubts=(*found.doubts, *_unheard(settings or [])))

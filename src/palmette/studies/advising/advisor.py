@@ -55,7 +55,8 @@ def advise(
 
     Args:
         population: The samples of all devices.
-        model: The name of a model, a mapping with its name and options, a module, or a task; a linear model by default.
+        model: The name of a model, a mapping with its name and options, a module, or a task; by default ``"mclr"``, one
+            linear layer with an intercept.
         steps: Gradient steps that every device may take, fine-tuning counted.
         local_steps: Gradient steps between two exchanges.
         seed: Draws the initial weights of a named model.
@@ -122,7 +123,7 @@ def _task(population: Population, model: Any, seed: int) -> Task:
     else:
         options, name = {}, model
     if name is None:
-        name = "linear" if population.classes is None else "mclr"
+        name = "mclr"  # for numbers, too: one layer with an intercept
     return make_task(name, population.shape, population.classes, **{"seed": seed, "words": population.words, **options})
 
 

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from palmette.errors import BadInput
 from palmette.population import Encoding, Input
 from palmette.tables import columns
 from palmette.tables.columns import Floats
+from palmette.values import shown
 
 Features = NDArray[Any]
 
@@ -91,6 +93,7 @@ def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False)
     for name, (first, inputs) in groups.items():
         if inputs[0].equals is None:
             one, values = inputs[0], numbers_of(cells[name], comma=comma)
+            _refuse_texts(name, cells[name], values)
             values = np.where(np.isnan(values), one.subtract if one.fill is None else one.fill, values)
             with np.errstate(
                 over="ignore"
@@ -106,13 +109,16 @@ def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False)
     return made, unknown
 
 
+def _refuse_texts(name: str, array: Any, values: Floats) -> None:
+    """Refuse a cell that is no number; only a missing one may become the mean. Those who know the row look before."""
+    wrong = np.isnan(values) & array.is_valid().to_numpy(zero_copy_only=False)
+    if wrong.any():
+        raise BadInput(f"column {name!r}: {shown(str(array[int(wrong.argmax())]))} is not a number; correct it")
+
+
 def numbers_of(array: Any, *, comma: bool) -> Floats:
-    """Return a plain column as numbers; where they may have decimal commas, these are read as far as there are some."""
-    values = columns.numbers(array)
-    if comma and columns.family(array.type) == "text" and np.isnan(values).sum() > array.null_count:
-        with_commas = columns.numbers(array, comma=True)
-        return with_commas if np.isnan(with_commas).sum() == array.null_count else values
-    return values
+    """Return a plain column as numbers, cell by cell with a point or, where there may be some, with a decimal comma."""
+    return columns.numbers(array, comma=comma)
 
 
 def _groups(encoding: Encoding) -> dict[str, tuple[int, list[Input]]]:

@@ -22,6 +22,7 @@ class Column:
 
     Attributes:
         name: Its name.
+        decimal: Whether a comma within a number can only be a decimal comma.
         rows: Cells that were looked at.
         missing: Cells without a value.
         numbers: Cells that are numbers.
@@ -33,11 +34,12 @@ class Column:
         low: The smallest number.
         high: The largest number.
         texts: How often each text occurs; no more than `MOST` are counted.
-        first: The first rows with a missing cell, an infinite one, and a text, each with the cell.
+        first: The first rows with a missing cell, an infinite one, and one that is no number, each with the cell.
         odd: A type that is neither numbers, texts nor dates.
     """
 
     name: str
+    decimal: bool = False
     rows: int = 0
     missing: int = 0
     numbers: int = 0
@@ -81,14 +83,16 @@ class Column:
         other = array.is_valid().to_numpy(zero_copy_only=False) & np.isnan(values)
         found = int(other.sum())
         self.numbers += len(array) - array.null_count - found
-        self._numbers(values, begin)
         if not found:
+            self._numbers(values, begin)
             return
         rest = array.filter(other)
-        self.commas += int(pc.sum(columns.is_number(rest, comma=True)).as_py() or 0)
+        commas = columns.is_number(array, comma=True).to_numpy(zero_copy_only=False)
+        self.commas += int(commas.sum())
+        self._numbers(np.where(commas, columns.numbers(array, comma=True), values), begin)
         self.dates += int(pc.sum(columns.is_date(rest)).as_py() or 0)
         self._count(rest)
-        rows = np.flatnonzero(other)[:SHOWN]
+        rows = np.flatnonzero(other & ~commas if self.decimal else other)[:SHOWN]
         room = SHOWN - len(self.first["text"])
         self.first["text"] += [(int(row) + begin, str(array[int(row)])) for row in rows[:room]]
 
@@ -120,6 +124,11 @@ class Column:
         return self.rows - self.missing
 
     @property
+    def strange(self) -> int:
+        """Cells with a value that is no number."""
+        return self.known - self.numbers - (self.commas if self.decimal else 0)
+
+    @property
     def kind(self) -> str:
         """What the column is: ``number``, ``comma``, ``date``, ``text``, ``mixed``, ``empty`` or ``other``."""
         if self.odd:
@@ -132,4 +141,4 @@ class Column:
             return "comma"
         if self.dates == self.known:
             return "date"
-        return "mixed" if self.numbers >= _MIXED * self.known else "text"
+        return "mixed" if self.known - self.strange >= _MIXED * self.known else "text"

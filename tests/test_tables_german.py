@@ -1,0 +1,128 @@
+"""Tables as a German spreadsheet writes them: semicolons, decimal commas, dates like 31.01.2025, cells with a dash."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import palmette as pm
+from palmette.errors import BadInput
+from palmette.tables.again import read_again
+from tables import palmette, settings, write
+
+COLUMNS = ("house", "warm", "sky", "kWh")
+WHO = settings("device=house", "label=kWh")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.PalmetteWarning)
+        yield
+
+
+def comma(number: float) -> str:
+    return f"{number:.2f}".replace(".", ",")
+
+
+def houses(each: int = 30, seed: int = 0) -> list[list[Any]]:
+    """Rows of four houses: a temperature, the sky and what was used."""
+    random = np.random.default_rng(seed)
+    return [
+        [f"h{row % 4}", comma(random.normal(10, 5)), ("grey", "blue")[row % 2], comma(random.normal(30, 9))]
+        for row in range(4 * each)
+    ]
+
+
+def german(rows: list[list[Any]], name: str = "h.csv", columns: tuple[str, ...] = COLUMNS) -> Path:
+    path = write(name, rows, columns, delimiter=";")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    return path
+
+
+def check(path: Path, *more: str, code: int = 0) -> dict[str, Any]:
+    done = palmette("data", "check", str(path), *WHO, *settings(*more), "--json")
+    assert done.exit_code == code, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def told(found: dict[str, Any], what: str = "problems") -> str:
+    return " | ".join(f"{one['row']} {one['column']}: {one['text']}" for one in found[what])
+
+
+# -- models that are there already --------------------------------------------------------------------------------------------
+
+
+def known() -> Any:
+    return pm.read_table(german(houses(), "known.csv"), device="house", label="kWh").encoding
+
+
+@pytest.mark.parametrize("column", [1, 3])
+@pytest.mark.parametrize("delimiter", [";", ","])
+def test_a_text_among_the_numbers_of_a_known_table_is_refused_with_its_place(column: int, delimiter: str) -> None:
+    rows = houses()
+    rows[3][column] = "wet"
+    if delimiter == ",":
+        rows = [[str(cell).replace(",", ".") for cell in row] for row in rows]
+    path = write("new.csv", rows, COLUMNS, delimiter=delimiter)
+    with pytest.raises(BadInput, match=rf"new\.csv: row 4\b.*column '{COLUMNS[column]}', .*'wet' is not a number"):
+        read_again(path, known())
+
+
+@pytest.mark.parametrize("column", [1, 3])
+def test_a_column_of_texts_is_no_column_of_numbers_of_a_known_table(column: int) -> None:
+    rows = [[*row[:column], "wet", *row[column + 1 :]] for row in houses()]
+    with pytest.raises(BadInput, match=rf"row 1\b.*column '{COLUMNS[column]}', .*'wet' is not a number"):
+        read_again(german(rows), known())
+
+
+def test_a_comma_that_may_mean_thousands_is_no_label_of_a_known_table() -> None:
+    with pytest.raises(BadInput, match="column 'kWh': its numbers have commas"):
+        read_again(write("new.csv", [[h, w.replace(",", "."), s, k] for h, w, s, k in houses()], COLUMNS), known())
+
+
+def test_points_and_commas_of_a_known_table_are_read_cell_by_cell() -> None:
+    rows = houses()
+    found, _ = read_again(german(rows), known())
+    rows[5][1] = rows[5][1].replace(",", ".")
+    again, _ = read_again(german(rows), known())
+    assert (found.x == again.x).all()
+
+
+def test_predict_names_the_cell_that_is_no_number() -> None:
+    pm.run("fedavg", pm.read_table(german(houses()), device="house", label="kWh"), rounds=1, out="run", progress=False)
+    rows = houses()
+    rows[3][1] = "wet"
+    with pytest.raises(BadInput, match=r"row 4\b.*column 'warm': wet is no number"):
+        pm.predict("run", german(rows))
+    with pytest.raises(BadInput, match=r"row 4\b.*column 'warm', .*'wet' is not a number"):
+        pm.adapt("run", german(rows))
+
+
+# -- data check ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_range_of_a_label_with_decimal_commas_is_told() -> None:
+    rows = houses()
+    rows[0][3], rows[1][3] = "-7,5", "80,25"
+    assert check(german(rows))["understood"]["target"] == {"low": -7.5, "high": 80.25}
+    rows = [[*row[:3], "1,5"] for row in rows]
+    assert "the label is 1.5 in all rows" in told(check(german(rows), code=2))
+
+
+@pytest.mark.parametrize("column", [1, 3])
+def test_a_dash_among_numbers_with_decimal_commas_is_named_with_its_row(column: int) -> None:
+    rows = houses()
+    rows[7][column] = "-"
+    found = told(check(german(rows), code=2))
+    assert f"row 8 {COLUMNS[column]}: " in found
+    assert "'-' is not a number, as the others are" in found
+    assert "looks like a name" not in found

@@ -126,3 +126,65 @@ def test_a_dash_among_numbers_with_decimal_commas_is_named_with_its_row(column: 
     assert f"row 8 {COLUMNS[column]}: " in found
     assert "'-' is not a number, as the others are" in found
     assert "looks like a name" not in found
+
+
+def test_rows_that_differ_in_a_column_that_is_no_feature_do_not_stand_twice() -> None:
+    rows = [[*row, f"{1 + place % 28:02}.{1 + place // 28:02}.2025"] for place, row in enumerate(houses())]
+    rows[8][:4] = rows[4][:4]
+    path = german(rows, columns=(*COLUMNS, "day"))
+    assert "twice" not in told(check(path, code=2), "warnings")
+    assert "twice" not in told(check(path, "time=day"), "warnings")
+    assert "1 row stands twice" in told(check(path, "drop=day"), "warnings")
+    rows[8] = rows[4]
+    assert "1 row stands twice" in told(check(german(rows, columns=(*COLUMNS, "day")), "time=day"), "warnings")
+
+
+# -- dates --------------------------------------------------------------------------------------------------------------------
+
+
+def dated(form: str, days: int = 28) -> Path:
+    rows = houses()
+    for place, row in enumerate(rows):
+        day, month = 1 + (7 * place) % days, 1 + place % 12
+        row.append(form.format(day=day, month=month))
+    return german(rows, columns=(*COLUMNS, "day"))
+
+
+@pytest.mark.parametrize(
+    ("form", "first"),
+    [
+        ("{day:02}.{month:02}.2025", "day"),
+        ("{day}/{month}/2025 07:{day:02}", "day"),
+        ("{month:02}/{day:02}/2025", "month"),
+        ("2025-{month:02}-{day:02}", None),
+    ],
+)
+def test_the_latest_rows_are_for_testing_whatever_comes_first_in_a_date(form: str, first: str | None) -> None:
+    path = dated(form)
+    assert "split by it (data.time)" in told(check(path, code=2))
+    notes = " ".join(check(path, "time=day")["notes"])
+    assert (f"its dates are read with the {first} first, as in" in notes) == (first is not None)
+    made = pm.read_table(path, device="house", label="kWh", time="day")
+    same = pm.read_table(dated("2025-{month:02}-{day:02}"), device="house", label="kWh", time="day")
+    assert (made.x == same.x).all()
+
+
+@pytest.mark.parametrize(
+    ("form", "days", "said"),
+    [
+        ("{day:02}.{month:02}.2025", 12, "the day or the month may come first in its dates, and no day is above 12"),
+        ("{day:02}.{month:02}.25", 28, "the time must be a number or a date like 2024-05-31"),
+    ],
+)
+def test_dates_that_cannot_be_read_are_refused_and_not_advised(form: str, days: int, said: str) -> None:
+    path = dated(form, days)
+    assert said in told(check(path, "time=day", code=2))
+    advised = told(check(path, code=2))
+    assert "it holds dates" in advised
+    assert "data.time" not in advised
+
+
+def test_a_day_that_there_is_not_is_no_date() -> None:
+    rows = [[*row, ("27.02.2025", "30.02.2025")[place == 9]] for place, row in enumerate(houses())]
+    path = german(rows, columns=(*COLUMNS, "day"))
+    assert "the time must be a number or a date" in told(check(path, "time=day", code=2))

@@ -14,13 +14,14 @@ from palmette.tables.meaning import Flags, Understood
 from palmette.tables.places import Places
 from palmette.tables.problems import Findings
 from palmette.tables.source import Table
-from palmette.tables.split import Moments, Split
+from palmette.tables.split import Moments, Split, is_time
 from palmette.tables.survey import MOST, SHOWN, Column
 
 _ROWS = 20  # growing numbers that are no accident
 _CORRECT = "correct it (a cell without a value is empty or says NA)"
 _REST = f"as the others are; {_CORRECT}, or list the column in data.categories"
 _TAKEN = f"and the models take this column as numbers; {_CORRECT}"
+_BY_TIME = " split by it (data.time),"
 _CATEGORIES = 100  # different texts of a feature, beyond which it looks like a name
 
 
@@ -122,8 +123,8 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...], known: Enco
                 findings.problem(f"it has more than {MOST:,} different values, too many for categories", None, name)
         elif kind == "date":
             findings.problem(
-                "it holds dates, which are no numbers; leave it out (data.drop), split by it (data.time), or make numbers of "
-                "it first, such as the month or the days since a beginning",
+                f"it holds dates, which are no numbers; leave it out (data.drop),{_BY_TIME if is_time(column) else ''} or make "
+                "numbers of it first, such as the month or the days since a beginning",
                 None,
                 name,
             )

@@ -73,14 +73,18 @@ def test_a_text_among_the_numbers_of_a_known_table_is_refused_with_its_place(col
     if delimiter == ",":
         rows = [[str(cell).replace(",", ".") for cell in row] for row in rows]
     path = write("new.csv", rows, COLUMNS, delimiter=delimiter)
-    with pytest.raises(BadInput, match=rf"new\.csv: row 4\b.*column '{COLUMNS[column]}', .*'wet' is not a number"):
+    with pytest.raises(
+        BadInput, match=rf"new\.csv: row 4 \(line 5 of the file\), column '{COLUMNS[column]}', .*'wet' is not a number"
+    ):
         read_again(path, known())
 
 
 @pytest.mark.parametrize("column", [1, 3])
 def test_a_column_of_texts_is_no_column_of_numbers_of_a_known_table(column: int) -> None:
     rows = [[*row[:column], "wet", *row[column + 1 :]] for row in houses()]
-    with pytest.raises(BadInput, match=rf"row 1\b.*column '{COLUMNS[column]}', .*'wet' is not a number"):
+    with pytest.raises(
+        BadInput, match=rf"row 1 \(line 2 of the file\), column '{COLUMNS[column]}', .*'wet' is not a number"
+    ):
         read_again(german(rows), known())
 
 
@@ -101,9 +105,9 @@ def test_predict_names_the_cell_that_is_no_number() -> None:
     pm.run("fedavg", pm.read_table(german(houses()), device="house", label="kWh"), rounds=1, out="run", progress=False)
     rows = houses()
     rows[3][1] = "wet"
-    with pytest.raises(BadInput, match=r"row 4\b.*column 'warm': wet is no number"):
+    with pytest.raises(BadInput, match=r"row 4 \(line 5 of the file\), column 'warm': wet is no number"):
         pm.predict("run", german(rows))
-    with pytest.raises(BadInput, match=r"row 4\b.*column 'warm', .*'wet' is not a number"):
+    with pytest.raises(BadInput, match=r"row 4 \(line 5 of the file\), column 'warm', .*'wet' is not a number"):
         pm.adapt("run", german(rows))
 
 
@@ -123,7 +127,7 @@ def test_a_dash_among_numbers_with_decimal_commas_is_named_with_its_row(column: 
     rows = houses()
     rows[7][column] = "-"
     found = told(check(german(rows), code=2))
-    assert f"row 8 {COLUMNS[column]}: " in found
+    assert f"row 8 (line 9 of the file) {COLUMNS[column]}: " in found
     assert "'-' is not a number, as the others are" in found
     assert "looks like a name" not in found
 
@@ -188,3 +192,22 @@ def test_a_day_that_there_is_not_is_no_date() -> None:
     rows = [[*row, ("27.02.2025", "30.02.2025")[place == 9]] for place, row in enumerate(houses())]
     path = german(rows, columns=(*COLUMNS, "day"))
     assert "the time must be a number or a date" in told(check(path, "time=day", code=2))
+
+
+# -- places -------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("h;v;y\na;1;p\na;x;q\n", "row 2 (line 3 of the file)"),
+        ('h;v;y\na;1;"p\nq"\na;x;q\n', "row 2"),
+        ("h;v;y\n\na;1;p\na;x;q\n", "row 2"),
+    ],
+)
+def test_the_line_of_a_row_is_told_where_it_can_be_known(text: str, place: str) -> None:
+    text = text.replace("a;x;q\n", "a;x;q\n" + "a;2;q\n" * 9)
+    for encoding in ("utf-8", "utf-16"):
+        Path("t.csv").write_bytes(text.encode(encoding))
+        found = pm.check_table("t.csv", device="h", label="y")
+        assert [one.row for one in found.findings.problems] == [place]

@@ -75,7 +75,7 @@ def predict(
         notes.append(
             f"the table has no column {lacking!r}, so no row says whose it is: all are predicted by the global model"
         )
-    lines = _Lines(encoding, result, into, table.decimal_commas)
+    lines = _Lines(encoding, result, into, table)
     for begin, batch in table.batches([*encoding.columns, *path]):
         cells = {name: columns.plain(batch.column(name)) for name in batch.schema.names}
         keep = usable(cells, encoding, table, begin)
@@ -150,8 +150,8 @@ def _paths(cells: Mapping[str, Any], names: list[str]) -> list[tuple[str, ...]]:
 class _Lines:
     """Collects predictions, each by its own model."""
 
-    def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None, comma: bool) -> None:
-        self._encoding, self._result, self._into, self._comma = encoding, result, into, comma
+    def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None, table: Table) -> None:
+        self._encoding, self._result, self._into, self._table = encoding, result, into, table
         self._rows: list[int] = []
         self._devices: list[str | None] = []
         self._models: list[str] = []
@@ -168,14 +168,14 @@ class _Lines:
         devices: list[str | None],
     ) -> None:
         """Predict the rows of a batch."""
-        features, unknown = encode(self._encoding, cells, comma=self._comma)
+        features, unknown = encode(self._encoding, cells, comma=self._table.decimal_commas)
         self._unknown += unknown
         self._dropped += int((~keep).sum())
         if not np.isfinite(features[keep]).all():
             row, place = (int(one) for one in np.argwhere(~np.isfinite(features))[0])
             column = self._encoding.inputs[place].column
             raise BadInput(
-                f"row {begin + row + 1}, column {column!r}: the number is far too large for the model; correct it"
+                f"{self._table.where(begin + row)}, column {column!r}: the number is far too large for the model; correct it"
             )
         places = np.flatnonzero(keep).tolist()
         groups: dict[Chosen, list[int]] = {}

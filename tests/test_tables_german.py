@@ -165,7 +165,7 @@ def dated(form: str, days: int = 28) -> Path:
 )
 def test_the_latest_rows_are_for_testing_whatever_comes_first_in_a_date(form: str, first: str | None) -> None:
     path = dated(form)
-    assert "split by it (data.time)" in told(check(path, code=2))
+    assert "split by it (time=)" in told(check(path, code=2))
     notes = " ".join(check(path, "time=day")["notes"])
     assert (f"its dates are read with the {first} first, as in" in notes) == (first is not None)
     made = pm.read_table(path, device="house", label="kWh", time="day")
@@ -185,7 +185,7 @@ def test_dates_that_cannot_be_read_are_refused_and_not_advised(form: str, days: 
     assert said in told(check(path, "time=day", code=2))
     advised = told(check(path, code=2))
     assert "it holds dates" in advised
-    assert "data.time" not in advised
+    assert "time=" not in advised
 
 
 def test_a_day_that_there_is_not_is_no_date() -> None:
@@ -211,3 +211,50 @@ def test_the_line_of_a_row_is_told_where_it_can_be_known(text: str, place: str) 
         Path("t.csv").write_bytes(text.encode(encoding))
         found = pm.check_table("t.csv", device="h", label="y")
         assert [one.row for one in found.findings.problems] == [place]
+
+
+# -- what is said -------------------------------------------------------------------------------------------------------------
+
+
+def test_categories_that_no_training_row_has_are_named_with_their_column() -> None:
+    rows = houses()
+    for place in range(6):
+        rows[place][2] = "hail" if place else "fog"
+    _, notes = read_again(german(rows), known())
+    assert (
+        "6 cells hold a category that no training row has: 'hail' in column 'sky', 'fog' in column 'sky'; left out"
+        in notes
+    )
+
+
+def test_whole_numbers_that_are_all_different_may_be_an_identifier() -> None:
+    numbers = np.random.default_rng(0).permutation(120) + 1000
+    rows = [[*row, number, number // 2] for row, number in zip(houses(), numbers.tolist(), strict=True)]
+    notes = check(german(rows, columns=(*COLUMNS, "patient", "age")))["notes"]
+    assert [note for note in notes if "identifier" in note] == [
+        "column 'patient': its whole numbers are all different, and it is taken as an amount; if it is an identifier, such as "
+        "the number of a patient, leave it out (drop=)"
+    ]
+
+
+def test_a_column_in_other_capitals_is_meant() -> None:
+    with pytest.raises(BadInput, match="there is no column 'Kwh'; did you mean 'kWh'"):
+        pm.read_table(german(houses()), device="house", label="Kwh")
+
+
+def test_settings_are_named_as_they_were_typed() -> None:
+    rows = houses()
+    rows[0][1] = ""
+    path = german(rows)
+    assert "or say missing=mean or drop" in told(check(path, code=2))
+    long = palmette("data", "check", str(path), *settings("data.device=house", "data.label=kWh"))
+    assert "or say data.missing=mean or drop" in " ".join(long.stdout.split())
+
+
+@pytest.mark.parametrize("setting", ["alpha=0,1", "data.test=0,1", "engine.held_out=0,1"])
+def test_a_decimal_comma_in_a_setting_is_answered_with_the_point(setting: str) -> None:
+    words = settings("data.device=house", "data.label=kWh", setting)
+    done = palmette("run", "permfl", "--data", str(german(houses())), *words)
+    assert done.exit_code == 2
+    assert "'0,1'" in done.stderr
+    assert "decimals are written with a point: 0.1" in " ".join(done.stderr.split())

@@ -20,7 +20,7 @@ from palmette.protocol import ModelKind
 from palmette.runs.nodes import Chosen, Nodes
 from palmette.runs.result import Result
 from palmette.tables import columns
-from palmette.tables.encode import encode, numbers_of
+from palmette.tables.encode import Strange, encode, numbers_of, strange_cells
 from palmette.tables.source import Table, open_table
 from palmette.task import by_class
 
@@ -157,7 +157,8 @@ class _Lines:
         self._models: list[str] = []
         self._outputs: list[Tensor] = []
         self._used: Counter[Chosen] = Counter()
-        self._dropped = self._unknown = 0
+        self._dropped = 0
+        self._unknown: Strange = Counter()
 
     def add(
         self,
@@ -229,5 +230,8 @@ class _Lines:
         if self._dropped:
             told.append(f"rows left without a prediction, because a value is missing: {self._dropped:,}")
         if self._unknown:
-            told.append(f"cells with a category that no training row had, taken as no category: {self._unknown:,}")
+            told.append(
+                f"cells with a category that no training row had, taken as no category: {self._unknown.total():,} "
+                f"({strange_cells(self._unknown)})"
+            )
         return told

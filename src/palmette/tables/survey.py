@@ -31,6 +31,7 @@ class Column:
         infinite: Cells that are infinite.
         whole: Whether all numbers are whole.
         rising: Whether every number is larger than the one before.
+        seen: The first numbers, as long as all are whole and different; no more than `MOST`.
         low: The smallest number.
         high: The largest number.
         texts: How often each text occurs; no more than `MOST` are counted.
@@ -48,6 +49,7 @@ class Column:
     infinite: int = 0
     whole: bool = True
     rising: bool = True
+    seen: set[float] | None = field(default_factory=set)
     low: float = np.inf
     high: float = -np.inf
     texts: dict[str, int] = field(default_factory=dict)
@@ -112,7 +114,15 @@ class Column:
             return
         self.rising = self.rising and bool(known[0] > self.high) and bool((known[1:] > known[:-1]).all())
         self.whole = self.whole and bool((known == np.floor(known)).all())
+        self._differ(known)
         self.low, self.high = min(self.low, float(known.min())), max(self.high, float(known.max()))
+
+    def _differ(self, known: Floats) -> None:
+        if self.seen is None or len(self.seen) == MOST:
+            return
+        some = known[: MOST - len(self.seen)].tolist()
+        more = self.seen | set(some)
+        self.seen = more if self.whole and len(more) == len(self.seen) + len(some) else None
 
     def _note(self, what: str, rows: Any) -> None:
         room = SHOWN - len(self.first[what])

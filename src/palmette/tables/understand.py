@@ -161,6 +161,11 @@ def _suspicious(found: Understood, column: Column) -> None:
     if kind == "number" and column.whole and column.rising and column.known >= _ROWS:
         text = "it grows from row to row and looks like an identifier; leave it out (data.drop)"
         found.findings.warn(text, None, column.name)
+    elif kind == "number" and column.whole and column.seen and column.known >= _ROWS:
+        found.findings.notes.append(
+            f"column {column.name!r}: its whole numbers are all different, and it is taken as an amount; if it is an "
+            "identifier, such as the number of a patient, leave it out (data.drop)"
+        )
 
 
 def _many(found: Understood, column: Column) -> None:

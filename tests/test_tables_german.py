@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import palmette as pm
 from palmette.errors import BadInput
 from palmette.tables.again import read_again
+from palmette.tables.delimited import NOTHING
 from tables import palmette, settings, write
 
 COLUMNS = ("house", "warm", "sky", "kWh")
@@ -258,3 +260,24 @@ def test_a_decimal_comma_in_a_setting_is_answered_with_the_point(setting: str) -
     assert done.exit_code == 2
     assert "'0,1'" in done.stderr
     assert "decimals are written with a point: 0.1" in " ".join(done.stderr.split())
+
+
+def test_the_page_names_all_words_that_mean_a_missing_value() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
+    said = page.partition("or says ")[2].partition(". A dash is not")[0]
+    assert {"", *re.findall("`([^`]+)`", said)} == set(NOTHING)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the program leaves its file open
+@pytest.mark.parametrize("model", ["linear", "mclr"])
+def test_the_program_of_the_page_reads_a_german_file_and_a_model_without_bias(model: str, capsys: Any) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-to" / "own-data.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0].replace('delimiter=","', 'delimiter=";"')
+    made = pm.read_table(german(houses(), "new-pupils.csv"), device="house", label="kWh")
+    run = pm.run("fedavg", made, model=model, rounds=1, out="run", progress=False)
+    pm.export(run, "models/1224.safetensors", node="h0")
+    exec(program, {})
+    printed = [float(word) for word in capsys.readouterr().out.split()]
+    assert printed == pytest.approx(
+        pm.predict(run, "new-pupils.csv", node="h0").table["prediction"].to_pylist(), abs=1e-4
+    )

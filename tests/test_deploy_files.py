@@ -267,6 +267,11 @@ def test_a_table_of_ones_own_is_read_with_the_same_care_as_any_other(tmp_path: P
         ("size,colour,good\n1,red,maybe\n2,blue,no\n", "maybe"),
         ("device,size,colour,good\np,1,red,yes\np,1,blue,no\nq,2,red,no\nq,2,blue,yes\n", "of 2 devices"),
         ("size,good\n1,yes\n2,no\n", "colour"),
+        (
+            "size;colour;good\n1,5;red;yes\nwet;blue;no\n3,0;red;no\n",
+            r"row 2 \(line 3 of the file\), .*'wet' is not a number",
+        ),
+        ("size;colour;good\nwet;red;yes\nwet;blue;no\n", r"row 1 \(line 2 of the file\), .*'wet' is not a number"),
     ],
 )
 def test_samples_that_do_not_fit_the_federation_are_refused(tmp_path: Path, content: str | None, told: str) -> None:

@@ -217,7 +217,8 @@ def test_a_number_beyond_all_others_is_pinned_to_its_cell(cell: str, tmp_path: P
         try:
             pm.read_table(tmp_path / "a.csv", **KNOWN)
         except BadInput as error:
-            assert f"row {number + 1}, column 'age', device 'd{number % 4}'" in str(error)  # noqa: PT017
+            place = f"row {number + 1} (line {number + 2} of the file), column 'age', device 'd{number % 4}'"
+            assert place in str(error)  # noqa: PT017
             assert "the number is above 1e+15 after scaling" in str(error)  # noqa: PT017
             return
     pytest.fail("no row was tested")

@@ -85,9 +85,19 @@ def test_one_model_for_all_rows_and_a_file_for_the_predictions(run: Path) -> Non
     ("rows", "columns", "words", "said"),
     [
         ([[50, "f"]], ("age", "sex"), [], "has no column 'stay', which the model needs"),
-        ([[50, "f", "long"]], ("age", "sex", "stay"), [], "row 1, column 'stay': long is no number"),
-        ([[50, "f", "1,234"]], ("age", "sex", "stay"), [], "row 1, column 'stay': 1,234 is no number"),
-        ([[50, "f", 1], [50, "f", ""]], ("age", "sex", "stay"), [], "row 2, column 'stay': the value is missing"),
+        (
+            [[50, "f", "long"]],
+            ("age", "sex", "stay"),
+            [],
+            "row 1 (line 2 of the file), column 'stay': long is no number",
+        ),
+        (
+            [[50, "f", "1,234"]],
+            ("age", "sex", "stay"),
+            [],
+            "row 1 (line 2 of the file), column 'stay': 1,234 is no number",
+        ),
+        ([[50, "f", 1], [50, "f", ""]], ("age", "sex", "stay"), [], "column 'stay': the value is missing"),
         ([[50, "f", 1]], ("age", "sex", "stay"), ["--node", "w33"], "has no model of 'w33'; did you mean 'w3'?"),
         ([[50, "f", 1]], ("age", "sex", "stay"), ["--node", "w3", "--kind", "XM"], "no models of the kind XM"),
     ],

@@ -65,12 +65,12 @@ def test_a_table_dirty_in_ten_ways_has_every_problem_told_with_its_place() -> No
     write("dirty.csv", rows, (*COLUMNS, "same", "also", "id", "seen", "note", "copy"))
     found = check("dirty.csv")
     told, warned = texts(found), texts(found, "warnings")
-    assert "row 1 age north/h0/w0: 'unknown' is not a number" in told
-    assert "row 2 stay north/h0/w0: the value is missing" in told
-    assert "row 3 ward None: the value is missing" in told
-    assert "row 4 readmitted north/h0/w0: the value is missing" in told
-    assert "row 5 stay north/h0/w0: the number is infinite" in told
-    assert "row 6 None None: the row has 12 cells, the header has 13" in told
+    assert "row 1 (line 2 of the file) age north/h0/w0: 'unknown' is not a number" in told
+    assert "row 2 (line 3 of the file) stay north/h0/w0: the value is missing" in told
+    assert "row 3 (line 4 of the file) ward None: the value is missing" in told
+    assert "row 4 (line 5 of the file) readmitted north/h0/w0: the value is missing" in told
+    assert "row 5 (line 6 of the file) stay north/h0/w0: the number is infinite" in told
+    assert "row 6 (line 7 of the file) None None: the row has 12 cells, the header has 13" in told
     assert "None seen None: it holds dates" in told
     assert "None note None: it has 9" in told
     assert "'w1' stands in 2 places" in warned
@@ -82,7 +82,10 @@ def test_a_table_dirty_in_ten_ways_has_every_problem_told_with_its_place() -> No
     assert "It cannot be used before the problems are solved." in done.stdout
     refused = palmette("run", "permfl", "--data", "dirty.csv", *HOW)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "dirty.csv has 8 problems: (1) row 6: the row has 12 cells" in refused.stderr.splitlines()[-1]
+    assert (
+        "dirty.csv has 8 problems: (1) row 6 (line 7 of the file): the row has 12 cells"
+        in refused.stderr.splitlines()[-1]
+    )
 
 
 def test_what_is_odd_but_can_be_used_is_a_warning_and_exit_code_0() -> None:
@@ -186,10 +189,10 @@ MALFORMED: list[tuple[str, str | bytes | Callable[[Path], None], str]] = [
     ),
     ("oneclass.csv", GOOD.replace(",yes\n", ",no\n"), "nothing to learn"),
     ("nolabel.csv", GOOD.replace(",yes\n", ",\n").replace(",no\n", ",\n"), "the label is empty"),
-    ("hole.csv", _edit(3, 3, ""), "row 4 age north/h0/w0: the value is missing"),
-    ("word.csv", _edit(9, 3, "old"), "row 10 age north/h1/w2: 'old' is not a number"),
-    ("nobody.csv", _edit(1, 2, ""), "row 2 ward None: the value is missing"),
-    ("noteam.csv", _edit(1, 0, "NA"), "row 2 region None: the value is missing"),
+    ("hole.csv", _edit(3, 3, ""), "row 4 (line 5 of the file) age north/h0/w0: the value is missing"),
+    ("word.csv", _edit(9, 3, "old"), "row 10 (line 11 of the file) age north/h1/w2: 'old' is not a number"),
+    ("nobody.csv", _edit(1, 2, ""), "row 2 (line 3 of the file) ward None: the value is missing"),
+    ("noteam.csv", _edit(1, 0, "NA"), "row 2 (line 3 of the file) region None: the value is missing"),
     ("huge.csv", _edit(2, 5, "1e999"), "infinite"),
     ("names.csv", "".join(f"{line},{n}x\n" for n, line in enumerate(GOOD.splitlines())), "looks like a name"),
     ("folder", lambda path: path.mkdir(), "holds no table"),

@@ -46,7 +46,9 @@ class WireError(PalmetteError):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for a mistyped word, or the list of what there is."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    close = get_close_matches(word, names, n=1, cutoff=0.5) or [
+        one for one in names if one.casefold() == word.casefold()
+    ]
     return f"; did you mean {close[0]!r}?" if close else there_is(names)
 
 

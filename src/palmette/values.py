@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
@@ -43,6 +44,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]} ... {text[-15:]}"
 
 
+def pointed(value: Any) -> str:
+    """Return ``"; decimals are written with a point: 0.1"`` for a text with a decimal comma, nothing for all else."""
+    comma = isinstance(value, str) and re.fullmatch(r"[+-]?[0-9]+,[0-9]+", value)
+    return f"; decimals are written with a point: {shown(value)[1:-1].replace(',', '.')}" if comma else ""
+
+
 def one_line(text: str) -> str:
     """Return a text with every run of white space as one blank."""
     return " ".join(text.split())
@@ -66,7 +73,9 @@ def fraction(name: str, value: Any) -> float:
     """Return a part of something, from 0 to below 1, or refuse what is none."""
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not 0 <= value < 1:
-        raise BadInput(f"{name} = {shown(value)} is not a fraction in 0 <= {name} < 1; write a quarter as 0.25")
+        raise BadInput(
+            f"{name} = {shown(value)} is not a fraction in 0 <= {name} < 1; write a quarter as 0.25{pointed(value)}"
+        )
     return float(value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,6 +52,8 @@ def check(source: Source, settings: Set = None, seed: options.Seed = None, json:
         from palmette.tables import check_table
 
         found = check_table(source, seed=seed or 0, **_given(settings))
+        if not any(text.startswith("data.") for text in settings or []):
+            found = _without_prefix(found)
         if json:
             print_json(found.as_dict())
         else:
@@ -107,6 +111,23 @@ def _given(assignments: list[str] | None) -> dict[str, Any]:
             raise BadInput(f"unknown setting {key.strip()!r}{nearest(name, known)}")
         given[name] = literal(value.strip())
     return given
+
+
+def _without_prefix(found: Check) -> Check:
+    """Name the settings as this command takes them, ``drop=`` in place of ``data.drop``; a run takes them with the prefix."""
+    from palmette.tables import options_of_tables
+    from palmette.tables.problems import Findings
+
+    names = "|".join(options_of_tables())
+
+    def short(text: str) -> str:
+        return re.sub(rf"\bdata\.({names})\b(?=(\)?))", lambda one: one[1] + ("=" if one[2] else ""), text)
+
+    problems, warned = (
+        [replace(one, text=short(one.text)) for one in some]
+        for some in (found.findings.problems, found.findings.warnings)
+    )
+    return replace(found, findings=Findings(problems, warned, [short(note) for note in found.findings.notes]))
 
 
 def _picture(found: Check) -> RenderableType:

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from palmette.errors import BadInput
 from palmette.protocol.sentences import brief, sentences, suggestion
-from palmette.values import plain, shown
+from palmette.values import plain, pointed, shown
 
 T = TypeVar("T")
 
@@ -88,7 +88,9 @@ def build(kind: type[T], name: str, values: Mapping[str, Any]) -> T:
     except ValidationError as error:
         for field, found in _by_field(error).items():
             about = f" ({brief(known[field])})" if known.get(field) else ""
-            problems.append(f"{field}: {' or '.join(dict.fromkeys(found))}, not {shown(values.get(field))}{about}")
+            value = values.get(field)
+            told = f"{field}: {' or '.join(dict.fromkeys(found))}, not {shown(value)}{pointed(value)}{about}"
+            problems.append(told)
     if problems:
         raise BadInput(f"{name}: " + "; ".join(problems))
     return made

@@ -20,7 +20,7 @@ from palmette.protocol import ModelKind
 from palmette.runs.nodes import Chosen, Nodes
 from palmette.runs.result import Result
 from palmette.tables import columns
-from palmette.tables.encode import encode, numbers_of
+from palmette.tables.encode import Strange, encode, numbers_of, strange_cells
 from palmette.tables.source import Table, open_table
 from palmette.task import by_class
 
@@ -75,7 +75,7 @@ def predict(
         notes.append(
             f"the table has no column {lacking!r}, so no row says whose it is: all are predicted by the global model"
         )
-    lines = _Lines(encoding, result, into, table.decimal_commas)
+    lines = _Lines(encoding, result, into, table)
     for begin, batch in table.batches([*encoding.columns, *path]):
         cells = {name: columns.plain(batch.column(name)) for name in batch.schema.names}
         keep = usable(cells, encoding, table, begin)
@@ -150,14 +150,15 @@ def _paths(cells: Mapping[str, Any], names: list[str]) -> list[tuple[str, ...]]:
 class _Lines:
     """Collects predictions, each by its own model."""
 
-    def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None, comma: bool) -> None:
-        self._encoding, self._result, self._into, self._comma = encoding, result, into, comma
+    def __init__(self, encoding: Encoding, result: Result, into: nn.Module | None, table: Table) -> None:
+        self._encoding, self._result, self._into, self._table = encoding, result, into, table
         self._rows: list[int] = []
         self._devices: list[str | None] = []
         self._models: list[str] = []
         self._outputs: list[Tensor] = []
         self._used: Counter[Chosen] = Counter()
-        self._dropped = self._unknown = 0
+        self._dropped = 0
+        self._unknown: Strange = Counter()
 
     def add(
         self,
@@ -168,14 +169,14 @@ class _Lines:
         devices: list[str | None],
     ) -> None:
         """Predict the rows of a batch."""
-        features, unknown = encode(self._encoding, cells, comma=self._comma)
+        features, unknown = encode(self._encoding, cells, comma=self._table.decimal_commas)
         self._unknown += unknown
         self._dropped += int((~keep).sum())
         if not np.isfinite(features[keep]).all():
             row, place = (int(one) for one in np.argwhere(~np.isfinite(features))[0])
             column = self._encoding.inputs[place].column
             raise BadInput(
-                f"row {begin + row + 1}, column {column!r}: the number is far too large for the model; correct it"
+                f"{self._table.where(begin + row)}, column {column!r}: the number is far too large for the model; correct it"
             )
         places = np.flatnonzero(keep).tolist()
         groups: dict[Chosen, list[int]] = {}
@@ -229,5 +230,8 @@ class _Lines:
         if self._dropped:
             told.append(f"rows left without a prediction, because a value is missing: {self._dropped:,}")
         if self._unknown:
-            told.append(f"cells with a category that no training row had, taken as no category: {self._unknown:,}")
+            told.append(
+                f"cells with a category that no training row had, taken as no category: {self._unknown.total():,} "
+                f"({strange_cells(self._unknown)})"
+            )
         return told

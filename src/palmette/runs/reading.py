@@ -25,7 +25,7 @@ from palmette.runs.sections import DataConfig, EngineConfig, Given, ModelConfig,
 from palmette.tables import is_code
 from palmette.task.own import find, is_path, whole_path
 from palmette.tree import Tree
-from palmette.values import one_line, plain, shown, unwritable
+from palmette.values import one_line, plain, pointed, shown, unwritable
 
 
 def read_config(path: Path, data: bytes | None = None) -> dict[str, Any]:
@@ -91,7 +91,9 @@ def make_config(values: Mapping[str, Any], *, kept: bool = False) -> RunConfig:
             if item["type"] == "extra_forbidden":
                 problems.append(f"unknown setting {where!r}{suggestion(where.split('.')[-1], _known(where))}")
             else:
-                found.setdefault(f"{where}\0{shown(item['input'])}", []).append(_worded(item["msg"]))
+                found.setdefault(f"{where}\0{shown(item['input'])}{pointed(item['input'])}", []).append(
+                    _worded(item["msg"])
+                )
         for key, told in found.items():
             where, _, value = key.partition("\0")
             about = _known(where).get(where.split(".")[-1])

@@ -160,4 +160,6 @@ def _look_closer(table: Table, meaning: Understood, found: Check, seed: int) -> 
             return
     findings.warnings += [Problem(str(one.message)) for one in told]
     found.summary |= _counts(made)
-    look_for_oddities(made, plan, table, findings)
+    roles = (*meaning.how.team, meaning.how.device, meaning.how.label, meaning.how.split)
+    others = [name for name in meaning.columns if name not in meaning.kinds and name not in roles]
+    look_for_oddities(made, plan, table, findings, others)

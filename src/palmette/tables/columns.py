@@ -16,6 +16,8 @@ _DATE = (
     r"|[0-9]{1,2}[./-][0-9]{1,2}[./-][0-9]{2,4}( .*)?)$"
 )
 
+_TURNED = r"^[0-9]{1,2}([./-])[0-9]{1,2}[./-][0-9]{4}( [0-9]{1,2}:[0-9]{2}(:[0-9]{2})?)?$"
+
 Floats = NDArray[np.float64]
 
 
@@ -106,3 +108,20 @@ def moments(texts: Any) -> Floats | None:
         except pa.ArrowInvalid:
             continue
     return None
+
+
+def turned_moments(texts: Any, order: str) -> Floats | None:
+    """Return dates that end in the year as numbers that grow with time; ``None`` where one of them is none.
+
+    Args:
+        texts: The texts, such as ``"31.01.2025"`` or ``"31/01/2025 12:30"``.
+        order: What comes first: ``"%d.%m"``, the day, or ``"%m.%d"``, the month.
+    """
+    if not pc.all(pc.match_substring_regex(texts, _TURNED)).as_py():
+        return None
+    texts = pc.replace_substring_regex(texts, "[/-]", ".")
+    forms = (f"{order}.%Y", f"{order}.%Y %H:%M", f"{order}.%Y %H:%M:%S")
+    found = pc.coalesce(*(pc.strptime(texts, format=form, unit="us", error_is_null=True) for form in forms))
+    days = pc.list_element(pc.split_pattern(texts, "."), 0 if order.startswith("%d") else 1)
+    there = pc.equal(pc.day(found), days.cast(pa.int64()))  # 31.02. would be a day in March
+    return numbers(found) if pc.all(there).as_py() is not False and found.null_count == texts.null_count else None

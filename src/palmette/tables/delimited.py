@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ import pyarrow as pa
 import pyarrow.csv as pv
 
 from palmette.errors import BadInput
-from palmette.guards.packed import unzipped
+from palmette.guards.packed import FAULTS, unzipped
 from palmette.values import shown
 
 _BLOCK = 1 << 22  # bytes that are read at once
+_COUNTED = 1 << 24  # letters of a file within which the line of a row is looked for
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _WORDS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "\\t": "\t"}
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
@@ -109,6 +111,28 @@ def batches(
         )
         with pv.open_csv(raw, options, _parse(dialect, broken), texts) as reader:
             yield from reader
+
+
+def line_of(path: Path, dialect: Dialect, row: int) -> int | None:
+    """Return the line of a row in its file; ``None`` where empty lines or lines within cells may shift it, or it is far down.
+
+    Args:
+        path: The file.
+        dialect: How it is written.
+        row: The row; 1 is the first under the header.
+    """
+    seen = letters = 0
+    try:
+        with _opened(path, dialect.zipped) as raw, io.TextIOWrapper(raw, dialect.encoding, "replace") as text:
+            for line in text:
+                seen, letters = seen + 1, letters + len(line)
+                if line.strip("\n\ufeff") == "" or line.count('"') % 2 or letters > _COUNTED:
+                    return None
+                if seen > row:
+                    return seen
+    except FAULTS:
+        return None
+    return None
 
 
 def _parse(dialect: Dialect, broken: dict[int, str]) -> pv.ParseOptions:

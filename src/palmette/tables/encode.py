@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from palmette.errors import BadInput
 from palmette.population import Encoding, Input
 from palmette.tables import columns
 from palmette.tables.columns import Floats
+from palmette.values import shown
 
 Features = NDArray[Any]
+Strange = Counter[tuple[str, str]]  # how many cells of a column hold a category that is not known
+
+_TOLD = 4  # categories in a sentence
 
 
 class Statistics:
@@ -75,8 +81,8 @@ def _sorted(names: Mapping[str, None]) -> list[str]:
         return sorted(names)
 
 
-def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False) -> tuple[Features, int]:
-    """Return the features of a batch, one line per row, and how many cells hold a category that is not known.
+def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False) -> tuple[Features, Strange]:
+    """Return the features of a batch, one line per row, and the cells with a category that is not known.
 
     A missing number becomes the mean of the training rows, a missing or unknown category no category.
 
@@ -87,10 +93,11 @@ def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False)
     """
     rows = len(next(iter(cells.values())))
     made: Features = np.zeros((rows, len(encoding.inputs)), dtype=np.int64 if encoding.tokens else np.float32)
-    unknown, groups = 0, _groups(encoding)
-    for name, (first, inputs) in groups.items():
+    unknown: Strange = Counter()
+    for name, (first, inputs) in _groups(encoding).items():
         if inputs[0].equals is None:
             one, values = inputs[0], numbers_of(cells[name], comma=comma)
+            _refuse_texts(name, cells[name], values)
             values = np.where(np.isnan(values), one.subtract if one.fill is None else one.fill, values)
             with np.errstate(
                 over="ignore"
@@ -101,18 +108,28 @@ def encode(encoding: Encoding, cells: Mapping[str, Any], *, comma: bool = False)
         found = pc.index_in(names, value_set=pa.array([one.equals for one in inputs], pa.string()))
         place = np.array(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
         there = place >= 0
-        unknown += int((~there).sum()) - names.null_count
+        for entry in pc.value_counts(names.filter(pa.array(~there)).drop_null()).to_pylist():
+            unknown[name, entry["values"]] += entry["counts"]
         made[np.flatnonzero(there), first + place[there]] = 1
     return made, unknown
 
 
+def strange_cells(found: Strange) -> str:
+    """Name some of the categories that are not known, the most frequent first, each with its column."""
+    some = [f"{shown(cell)} in column {name!r}" for (name, cell), _ in found.most_common(_TOLD)]
+    return ", ".join(some) + (f" and {len(found) - _TOLD:,} more" if len(found) > _TOLD else "")
+
+
+def _refuse_texts(name: str, array: Any, values: Floats) -> None:
+    """Refuse a cell that is no number; only a missing one may become the mean. Those who know the row look before."""
+    wrong = np.isnan(values) & array.is_valid().to_numpy(zero_copy_only=False)
+    if wrong.any():
+        raise BadInput(f"column {name!r}: {shown(str(array[int(wrong.argmax())]))} is not a number; correct it")
+
+
 def numbers_of(array: Any, *, comma: bool) -> Floats:
-    """Return a plain column as numbers; where they may have decimal commas, these are read as far as there are some."""
-    values = columns.numbers(array)
-    if comma and columns.family(array.type) == "text" and np.isnan(values).sum() > array.null_count:
-        with_commas = columns.numbers(array, comma=True)
-        return with_commas if np.isnan(with_commas).sum() == array.null_count else values
-    return values
+    """Return a plain column as numbers, cell by cell with a point or, where there may be some, with a decimal comma."""
+    return columns.numbers(array, comma=comma)
 
 
 def _groups(encoding: Encoding) -> dict[str, tuple[int, list[Input]]]:

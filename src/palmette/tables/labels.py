@@ -23,11 +23,10 @@ def name_classes(found: Understood, table: Table) -> None:
         findings.problem(f"the label {what}; it must be names, or numbers", None, column.name)
         return
     if kind == "mixed" and how.target != "class":
-        count = column.known - column.numbers
-        found.each(table, column, "text", count, "the label {cell} is not a number, as the others are")
+        found.each(table, column, "text", column.strange, "the label {cell} is not a number, as the others are")
         return
     if how.target == "number" and kind == "text":
-        found.each(table, column, "text", column.known - column.numbers, "the label {cell} is not a number")
+        found.each(table, column, "text", column.strange, "the label {cell} is not a number")
         return
     if how.target != "number" and (
         kind in ("text", "mixed") or how.target == "class" or (kind == "number" and column.whole)
@@ -69,8 +68,12 @@ def fit_classes(found: Understood, table: Table, known: Encoding) -> None:
     """Take the classes of models that are there already; a label that they do not know is a problem."""
     column = found.columns[known.label]
     if known.classes is None:
-        if column.kind not in ("number", "comma"):
-            found.each(table, column, "text", column.known - column.numbers, "the label {cell} is not a number")
+        if column.kind == "comma" and not table.decimal_commas:
+            found.findings.problem(COMMAS, None, column.name)
+        elif column.kind not in ("number", "comma"):
+            found.each(table, column, "text", column.strange, "the label {cell} is not a number")
+        elif column.infinite:
+            found.each(table, column, "infinite", column.infinite, "the number is infinite")
         return
     found.classes = known.classes
     strange = [name for name in _distinct(table, column.name, MOST) if name not in known.classes]

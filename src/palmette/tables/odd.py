@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
 from palmette.population import Population
+from palmette.tables import columns
 from palmette.tables.problems import Findings
 from palmette.tables.read import Plan
 from palmette.tables.source import Table
+from palmette.tree import Ints
 
 _LOOKED_AT = 2_000_000  # rows up to which doubles are looked for
 _SAMPLE = 100_000  # rows that correlations are computed from
@@ -20,12 +24,22 @@ _HUGE = 0.5  # the part of all rows that one of several devices has
 _TOLD = 5  # names in a sentence
 
 
-def look_for_oddities(made: Population, plan: Plan, table: Table, findings: Findings) -> None:
-    """Add a warning for everything that looks odd."""
+def look_for_oddities(
+    made: Population, plan: Plan, table: Table, findings: Findings, others: Sequence[str] = ()
+) -> None:
+    """Add a warning for everything that looks odd.
+
+    Args:
+        made: The population.
+        plan: Where the rows of the table went.
+        table: The table.
+        findings: Is added to.
+        others: Columns that are read and are no features, such as the time; rows that differ in them do not stand twice.
+    """
     _labels(made, plan, findings)
     _sizes(made, findings)
     _names(made, findings)
-    _doubles(made, plan, table, findings)
+    _doubles(made, plan, table, findings, others)
     _leaks(made, findings)
 
 
@@ -70,8 +84,8 @@ def _names(made: Population, findings: Findings) -> None:
             findings.warn(f"the {what} {', '.join(map(repr, names[:_TOLD]))} have nearly the same name; are they one?")
 
 
-def _doubles(made: Population, plan: Plan, table: Table, findings: Findings) -> None:
-    """Warn of rows of one device that are equal in every feature and the label."""
+def _doubles(made: Population, plan: Plan, table: Table, findings: Findings, others: Sequence[str]) -> None:
+    """Warn of rows of one device that are equal in every feature, the label and the other columns that are read."""
     if len(made.x) > _LOOKED_AT:
         findings.notes.append(f"rows that stand twice were not looked for: there are more than {_LOOKED_AT:,} rows")
         return
@@ -81,11 +95,10 @@ def _doubles(made: Population, plan: Plan, table: Table, findings: Findings) -> 
         made.y.reshape(len(made.y), -1).double(),
         owner[:, None].double(),
     ]
-    rows = np.ascontiguousarray(torch.cat(parts, 1).numpy())
-    keys = rows.view(np.dtype((np.void, rows.shape[1] * 8))).reshape(-1)
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    original = first[inverse.reshape(-1)]
-    copies = np.flatnonzero(original != np.arange(len(keys)))
+    rows = torch.cat(parts, 1).numpy()
+    copies, original = _copies(rows)
+    if len(copies) and others:
+        copies, original = _copies(np.concatenate([rows, _numbered(table, others, plan)], 1))
     if not len(copies):
         return
     row_of = np.empty(len(plan.rows), dtype=np.int64)
@@ -94,6 +107,26 @@ def _doubles(made: Population, plan: Plan, table: Table, findings: Findings) -> 
     many = f"{len(copies):,} rows stand" if len(copies) > 1 else "1 row stands"
     text = f"{many} twice, such as {table.where(one)} and {table.where(other)}"
     findings.warn(text, table.where(other), None, made.tree.name(0, int(owner[copies[0]])))
+
+
+def _copies(rows: NDArray[np.float64]) -> tuple[Ints, Ints]:
+    """Return which rows equal one before them, and for every row the first that equals it."""
+    rows = np.ascontiguousarray(rows)
+    keys = rows.view(np.dtype((np.void, rows.shape[1] * 8))).reshape(-1)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    original = first[inverse.reshape(-1)]
+    return np.flatnonzero(original != np.arange(len(keys))), original
+
+
+def _numbered(table: Table, names: Sequence[str], plan: Plan) -> NDArray[np.float64]:
+    """Return columns of the rows of a population, in their places there, with a number for each different cell."""
+    batches = [batch for _, batch in table.batches(list(names))]
+    found = np.empty((len(plan.rows), len(names)))
+    for at, name in enumerate(names):
+        cells = pa.chunked_array([columns.names(columns.plain(batch.column(name))) for batch in batches], pa.string())
+        numbers = np.concatenate([chunk.indices.fill_null(-1).to_numpy() for chunk in cells.dictionary_encode().chunks])
+        found[plan.place, at] = numbers[plan.rows]
+    return found
 
 
 def _leaks(made: Population, findings: Findings) -> None:

@@ -16,7 +16,7 @@ class Problem:
 
     Attributes:
         text: What is wrong and what to do, as a sentence.
-        row: The row, as in ``"row 12"``.
+        row: The row, as in ``"row 12 (line 13 of the file)"``.
         column: The column.
         device: The device.
     """

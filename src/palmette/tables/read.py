@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from palmette.population.recipe import Recipe
 from palmette.population.saved import Packing
 from palmette.population.unseen import keep_out
 from palmette.tables import columns
-from palmette.tables.encode import Statistics, encode, numbers_of
+from palmette.tables.encode import Statistics, Strange, encode, numbers_of, strange_cells
 from palmette.tables.how import How, make_how
 from palmette.tables.meaning import Understood
 from palmette.tables.places import plant
@@ -231,7 +232,7 @@ def _fill(table: Table, found: Understood, encoding: Encoding, plan: Plan, x: Ar
     """Write the features into their places and return the labels in theirs."""
     regression = encoding.classes is None
     y: Array = np.empty(len(plan.rows), dtype=np.float32 if regression else np.int64)
-    unknown = 0
+    unknown: Strange = Counter()
     for cells, rows, _ in _used(table, [*found.kinds, encoding.label], plan):
         target = cells.pop(encoding.label)
         place = plan.place[rows]
@@ -241,8 +242,10 @@ def _fill(table: Table, found: Understood, encoding: Encoding, plan: Plan, x: Ar
         x[place] = made
         unknown += strange
     if unknown:
+        count = unknown.total()
         found.findings.notes.append(
-            f"{unknown:,} {'cells hold' if unknown != 1 else 'cell holds'} a category that no training row has; left out"
+            f"{count:,} {'cells hold' if count != 1 else 'cell holds'} a category that no training row has: "
+            f"{strange_cells(unknown)}; left out"
         )
     return y
 

@@ -60,6 +60,11 @@ class Part:
     broken: dict[int, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
 
+    def where(self, row: int) -> str:
+        """Say where a row stands: ``"row 12"``, and its line in a CSV file where that can be known."""
+        line = delimited.line_of(self.path, self.dialect, row) if self.path and self.dialect else None
+        return f"row {row:,}" if line is None else f"row {row:,} (line {line:,} of the file)"
+
     @property
     def names(self) -> list[str]:
         """The names of all its columns, without white space at their ends."""
@@ -137,13 +142,16 @@ class Table:
         self._begins = begins
 
     def where(self, row: int) -> str:
-        """Say where a row stands: ``"row 12"``, in a folder of files ``"b.csv row 3"``; row 1 is the first under the header."""
+        """Say where a row stands: ``"row 12"``, in a folder of files ``"b.csv row 3"``; row 1 is the first under the header.
+
+        Of a CSV file the line is told, too, as in ``"row 12 (line 13 of the file)"``.
+        """
         number = max((at for at, begin in enumerate(self._begins) if begin <= row), default=0)
         place = row - (self._begins[number] if self._begins else 0) + 1
         part = self.parts[number]
         for broken in sorted(part.broken):  # these were passed over and count all the same
             place += broken <= place
-        return f"row {place:,}" if len(self.parts) == 1 else f"{part.name} row {place:,}"
+        return part.where(place) if len(self.parts) == 1 else f"{part.name} {part.where(place)}"
 
     @property
     def decimal_commas(self) -> bool:
@@ -155,7 +163,7 @@ class Table:
         """Rows that were passed over because they have too few or too many cells: where, and what is wrong."""
         for part in self.parts:
             for row, text in sorted(part.broken.items()):
-                yield (f"row {row:,}" if len(self.parts) == 1 else f"{part.name} row {row:,}"), text
+                yield (part.where(row) if len(self.parts) == 1 else f"{part.name} {part.where(row)}"), text
 
     @cached_property
     def fingerprint(self) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from palmette.tables import columns
 from palmette.tables.meaning import Flags, Understood
 from palmette.tables.source import Table
-from palmette.tables.survey import SHOWN
+from palmette.tables.survey import SHOWN, Column
 from palmette.values import shown
 
 _TRAIN, _TEST = {"train", "training"}, {"test", "testing"}
@@ -50,33 +51,59 @@ class Split:
 
 
 class Moments:
-    """Collects a column that says when a row was made."""
+    """Collects a column that says when a row was made: numbers, dates like 2024-05-31, or dates that end in the year.
+
+    Of these the day or the month may come first; a day above 12 somewhere in the column tells which.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[NDArray[np.float64]] = []
-        self._bad = False
+        self._ways: dict[str, list[NDArray[np.float64] | None]] = {"year": [], "day": [], "month": []}
 
     def add(self, array: Any) -> None:
         """Take in the next cells."""
         values = columns.numbers(array)
+        ways = [values] * 3 if np.isnan(values).all() else [values, None, None]
         if (
             columns.family(array.type) == "text"
             and np.isnan(values[array.is_valid().to_numpy(zero_copy_only=False)]).any()
         ):
-            dates = columns.moments(array)
-            self._bad |= dates is None
-            values = values if dates is None else dates
-        self._parts.append(values)
+            ways = [columns.moments(array), *(columns.turned_moments(array, order) for order in ("%d.%m", "%m.%d"))]
+        for parts, found in zip(self._ways.values(), ways, strict=True):
+            parts.append(found)
+
+    @property
+    def first(self) -> list[str]:
+        """What may come first in its dates: the year (also for numbers), the day or the month; of these two perhaps both."""
+        fit = [first for first, parts in self._ways.items() if all(part is not None for part in parts)]
+        return fit[:1] if "year" in fit else fit
 
     def all(self, found: Understood) -> NDArray[np.float64]:
         """Return the time of every row; what is no time is told."""
-        moments = np.concatenate(self._parts)
-        if self._bad:
+        name, first = found.how.time, self.first
+        moments = np.concatenate(
+            [part for part in self._ways[(first or ["year"])[0]] if part is not None] or [np.zeros(0)]
+        )
+        if len(first) == 2:
+            text = (
+                "the day or the month may come first in its dates, and no day is above 12; write them like 2024-05-31"
+            )
+            found.findings.problem(text, None, name)
+        elif not first:
             found.findings.problem(
-                "the time must be a number or a date like 2024-05-31 or 2024-05-31 12:30; write it so first",
-                None,
-                found.how.time,
+                "the time must be a number or a date like 2024-05-31 or 2024-05-31 12:30; write it so first", None, name
             )
         elif np.isnan(moments[found.keep]).any():
-            found.findings.problem("the time of a row is missing; fill it in", None, found.how.time)
+            found.findings.problem("the time of a row is missing; fill it in", None, name)
+        elif first != ["year"] and name is not None:
+            example = next(iter(found.columns[name].texts))
+            found.findings.notes.append(
+                f"column {name!r}: its dates are read with the {first[0]} first, as in {example!r}"
+            )
         return moments
+
+
+def is_time(column: Column) -> bool:
+    """Return whether the texts of a column say when a row was made, as far as they were kept."""
+    moments = Moments()
+    moments.add(pa.array(list(column.texts), pa.string()))
+    return len(moments.first) == 1

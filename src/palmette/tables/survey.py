@@ -22,6 +22,7 @@ class Column:
 
     Attributes:
         name: Its name.
+        decimal: Whether a comma within a number can only be a decimal comma.
         rows: Cells that were looked at.
         missing: Cells without a value.
         numbers: Cells that are numbers.
@@ -30,14 +31,16 @@ class Column:
         infinite: Cells that are infinite.
         whole: Whether all numbers are whole.
         rising: Whether every number is larger than the one before.
+        seen: The first numbers, as long as all are whole and different; no more than `MOST`.
         low: The smallest number.
         high: The largest number.
         texts: How often each text occurs; no more than `MOST` are counted.
-        first: The first rows with a missing cell, an infinite one, and a text, each with the cell.
+        first: The first rows with a missing cell, an infinite one, and one that is no number, each with the cell.
         odd: A type that is neither numbers, texts nor dates.
     """
 
     name: str
+    decimal: bool = False
     rows: int = 0
     missing: int = 0
     numbers: int = 0
@@ -46,6 +49,7 @@ class Column:
     infinite: int = 0
     whole: bool = True
     rising: bool = True
+    seen: set[float] | None = field(default_factory=set)
     low: float = np.inf
     high: float = -np.inf
     texts: dict[str, int] = field(default_factory=dict)
@@ -81,14 +85,16 @@ class Column:
         other = array.is_valid().to_numpy(zero_copy_only=False) & np.isnan(values)
         found = int(other.sum())
         self.numbers += len(array) - array.null_count - found
-        self._numbers(values, begin)
         if not found:
+            self._numbers(values, begin)
             return
         rest = array.filter(other)
-        self.commas += int(pc.sum(columns.is_number(rest, comma=True)).as_py() or 0)
+        commas = columns.is_number(array, comma=True).to_numpy(zero_copy_only=False)
+        self.commas += int(commas.sum())
+        self._numbers(np.where(commas, columns.numbers(array, comma=True), values), begin)
         self.dates += int(pc.sum(columns.is_date(rest)).as_py() or 0)
         self._count(rest)
-        rows = np.flatnonzero(other)[:SHOWN]
+        rows = np.flatnonzero(other & ~commas if self.decimal else other)[:SHOWN]
         room = SHOWN - len(self.first["text"])
         self.first["text"] += [(int(row) + begin, str(array[int(row)])) for row in rows[:room]]
 
@@ -108,7 +114,15 @@ class Column:
             return
         self.rising = self.rising and bool(known[0] > self.high) and bool((known[1:] > known[:-1]).all())
         self.whole = self.whole and bool((known == np.floor(known)).all())
+        self._differ(known)
         self.low, self.high = min(self.low, float(known.min())), max(self.high, float(known.max()))
+
+    def _differ(self, known: Floats) -> None:
+        if self.seen is None or len(self.seen) == MOST:
+            return
+        some = known[: MOST - len(self.seen)].tolist()
+        more = self.seen | set(some)
+        self.seen = more if self.whole and len(more) == len(self.seen) + len(some) else None
 
     def _note(self, what: str, rows: Any) -> None:
         room = SHOWN - len(self.first[what])
@@ -118,6 +132,11 @@ class Column:
     def known(self) -> int:
         """Cells with a value."""
         return self.rows - self.missing
+
+    @property
+    def strange(self) -> int:
+        """Cells with a value that is no number."""
+        return self.known - self.numbers - (self.commas if self.decimal else 0)
 
     @property
     def kind(self) -> str:
@@ -132,4 +151,4 @@ class Column:
             return "comma"
         if self.dates == self.known:
             return "date"
-        return "mixed" if self.numbers >= _MIXED * self.known else "text"
+        return "mixed" if self.known - self.strange >= _MIXED * self.known else "text"

@@ -14,10 +14,14 @@ from palmette.tables.meaning import Flags, Understood
 from palmette.tables.places import Places
 from palmette.tables.problems import Findings
 from palmette.tables.source import Table
-from palmette.tables.split import Moments, Split
+from palmette.tables.split import Moments, Split, is_time
 from palmette.tables.survey import MOST, SHOWN, Column
 
 _ROWS = 20  # growing numbers that are no accident
+_CORRECT = "correct it (a cell without a value is empty or says NA)"
+_REST = f"as the others are; {_CORRECT}, or list the column in data.categories"
+_TAKEN = f"and the models take this column as numbers; {_CORRECT}"
+_BY_TIME = " split by it (data.time),"
 _CATEGORIES = 100  # different texts of a feature, beyond which it looks like a name
 
 
@@ -32,7 +36,7 @@ def understand(table: Table, how: How, known: Encoding | None = None) -> Underst
     roles = (*how.team, how.device, how.label, *(name for name in (how.split, how.time) if name))
     chosen = how.tokens or how.features or tuple(name for name in table.columns if name not in (*roles, *how.drop))
     used = list(dict.fromkeys((*chosen, *roles)))
-    found = Understood(how, Findings(), {name: Column(name) for name in used})
+    found = Understood(how, Findings(), {name: Column(name, table.decimal_commas) for name in used})
     found.findings.notes += table.notes
     for text in table.problems:
         found.findings.problem(text)
@@ -60,7 +64,7 @@ def understand(table: Table, how: How, known: Encoding | None = None) -> Underst
         found.findings.problem("the table has no rows under its header")
         return found
     _paths(found)
-    _kinds(found, table, chosen)
+    _kinds(found, table, chosen, known)
     if known is None:
         _doubtful(found)
         name_classes(found, table)
@@ -96,8 +100,8 @@ def _paths(found: Understood) -> None:
             found.findings.problem(f"it holds {what}; devices and teams are names or whole numbers", None, name)
 
 
-def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
-    """Decide what every feature becomes."""
+def _kinds(found: Understood, table: Table, chosen: tuple[str, ...], known: Encoding | None) -> None:
+    """Decide what every feature becomes; what models that are there take as numbers must be numbers."""
     how, findings = found.how, found.findings
     if not chosen:
         findings.problem("no column is left as a feature; name some with data.features")
@@ -119,14 +123,14 @@ def _kinds(found: Understood, table: Table, chosen: tuple[str, ...]) -> None:
                 findings.problem(f"it has more than {MOST:,} different values, too many for categories", None, name)
         elif kind == "date":
             findings.problem(
-                "it holds dates, which are no numbers; leave it out (data.drop), split by it (data.time), or make numbers of "
-                "it first, such as the month or the days since a beginning",
+                f"it holds dates, which are no numbers; leave it out (data.drop),{_BY_TIME if is_time(column) else ''} or make "
+                "numbers of it first, such as the month or the days since a beginning",
                 None,
                 name,
             )
-        elif kind == "mixed":
-            told = "{cell} is not a number, as the others are; correct it, or list the column in data.categories"
-            found.each(table, column, "text", column.known - column.numbers, told)
+        elif kind == "mixed" or (kind == "text" and known is not None):
+            told = f"{{cell}} is not a number, {_REST if known is None else _TAKEN}"
+            found.each(table, column, "text", column.strange, told)
             found.kinds[name] = "number"
         elif kind == "text":
             found.kinds[name] = "category"
@@ -157,6 +161,11 @@ def _suspicious(found: Understood, column: Column) -> None:
     if kind == "number" and column.whole and column.rising and column.known >= _ROWS:
         text = "it grows from row to row and looks like an identifier; leave it out (data.drop)"
         found.findings.warn(text, None, column.name)
+    elif kind == "number" and column.whole and column.seen and column.known >= _ROWS:
+        found.findings.notes.append(
+            f"column {column.name!r}: its whole numbers are all different, and it is taken as an amount; if it is an "
+            "identifier, such as the number of a patient, leave it out (data.drop)"
+        )
 
 
 def _many(found: Understood, column: Column) -> None:

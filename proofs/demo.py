@@ -5,7 +5,9 @@ seeds that the demo does not show. Digits all come from one pool, so test sample
 three quarters of each device's training samples and is measured on the last quarter. Generated data is another world for
 every seed, so there its own test samples, of which there are more, decide. ``python proofs/demo.py compare FOLDER`` runs
 the demo's methods with the settings that are in `palmette.studies.demo` on ten more seeds and prints mean and spread, and
-on how many seeds the best was ahead. Names of populations after either word limit it to those.
+on how many seeds the best was ahead. ``python proofs/demo.py teams FOLDER`` runs PerMFL on those ten seeds with warm and with
+restarting teams, each with its own best settings of the grid and with those of the other. Names of populations at the end
+limit it to those.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from palmette.engines.simulate import Simulation
 from palmette.population import Population
 from palmette.protocol import model_kind
 from palmette.studies.conduct import conduct
-from palmette.studies.demo import CASES, CONTESTANTS, SEEDS, Case, Contestant, comparisons, config_of, demo_plan
+from palmette.studies.demo import CASES, CONTESTANTS, SEEDS, STEPS, Case, Contestant, comparisons, config_of, demo_plan
+from palmette.studies.plan import Arm, Plan
 
 CHOOSE_ON = (100, 101, 102)
 COMPARE_ON = tuple(range(200, 210))
@@ -73,20 +76,58 @@ def accuracy(case: Case, contestant: Contestant, seed: int, settings: dict[str, 
     return float(sums["accuracy"].sum() / sums["count"].sum())
 
 
+def populations_of(case: Case) -> dict[int, Population]:
+    """Return the populations on which settings are chosen, by seed."""
+    base = config_of(case, CONTESTANTS[0])
+    return {seed: base.model_copy(update={"seed": seed}).population() for seed in CHOOSE_ON}
+
+
+def best_of(
+    case: Case, contestant: Contestant, tried: Sequence[dict[str, Any]], populations: dict[int, Population]
+) -> tuple[dict[str, Any], float]:
+    """Return the settings with the best accuracy, and it."""
+    found = [
+        float(np.mean([accuracy(case, contestant, seed, one, populations[seed]) for seed in CHOOSE_ON]))
+        for one in tried
+    ]
+    return tried[int(np.argmax(found))], max(found)
+
+
 def choose(cases: Sequence[Case]) -> None:
     """Print the settings with the best accuracy for every method, population by population."""
     for case in cases:
-        base = config_of(case, CONTESTANTS[0])
-        populations = {seed: base.model_copy(update={"seed": seed}).population() for seed in CHOOSE_ON}
+        populations = populations_of(case)
         print(case.key, flush=True)
         for contestant in CONTESTANTS:
             tried = list(grid(case, contestant))
-            found = [
-                np.mean([accuracy(case, contestant, seed, one, populations[seed]) for seed in CHOOSE_ON])
-                for one in tried
-            ]
-            best = int(np.argmax(found))
-            print(f'  "{contestant.key}": {tried[best]},  # {found[best]:.3f} of {len(tried)}', flush=True)
+            best, score = best_of(case, contestant, tried, populations)
+            print(f'  "{contestant.key}": {best},  # {score:.3f} of {len(tried)}', flush=True)
+
+
+def teams(folder: Path, cases: Sequence[Case]) -> None:
+    """Print how PerMFL fares with warm and with restarting teams, each with the best settings of both."""
+    hero = next(one for one in CONTESTANTS if one.key == "permfl")
+    for case in cases:
+        populations = populations_of(case)
+        arms = []
+        for chosen_for in ("warm", "restart"):
+            tried = [one for one in grid(case, hero) if one["teams"] == chosen_for]
+            best, _ = best_of(case, hero, tried, populations)
+            print(f"{case.key}: best for {chosen_for}: {best}", flush=True)
+            for how in ("warm", "restart"):
+                config = config_of(case, hero, {**best, "teams": how})
+                arms.append(Arm(f"{case.key}/{how}, settings chosen for {chosen_for}", config))
+        found: dict[str, list[tuple[float, ...]]] = {}
+        plan = Plan("demo", tuple(arms), COMPARE_ON, "python proofs/demo.py teams", STEPS)
+        for arm, _, result in conduct(plan, folder / case.key).results():
+            found.setdefault(arm.name, []).append(tuple(result.last(kind) for kind in ("PM", "TM", "GM")))
+        for name, scores in found.items():
+            means, spreads = np.mean(scores, 0), np.std(scores, 0, ddof=1)
+            told = "  ".join(
+                f"{kind} {mean:.3f} +- {spread:.3f}"
+                for kind, mean, spread in zip(("PM", "TM", "GM"), means, spreads, strict=True)
+            )
+            print(f"  {name}: {told}", flush=True)
 
 
 def compare(folder: Path, cases: Sequence[Case]) -> None:
@@ -111,5 +152,7 @@ if __name__ == "__main__":
         choose(named(sys.argv[2:]))
     elif sys.argv[1:2] == ["compare"] and len(sys.argv) > 2:
         compare(Path(sys.argv[2]), named(sys.argv[3:]))
+    elif sys.argv[1:2] == ["teams"] and len(sys.argv) > 2:
+        teams(Path(sys.argv[2]), named(sys.argv[3:]))
     else:
-        sys.exit("usage: demo.py choose [POPULATION ...] | demo.py compare FOLDER [POPULATION ...]")
+        sys.exit("usage: demo.py choose [POPULATION ...] | demo.py compare|teams FOLDER [POPULATION ...]")

@@ -65,8 +65,9 @@ def _shares(found: Advice) -> list[RenderableType]:
     """Draw what the differences from one common model are made of."""
     shares = found.components.shares
     inner = len(shares) - 2
-    names = ["between devices of a team" if inner else "between devices"]
-    names += ["between teams" if inner == 1 else f"between nodes of tier {tier}" for tier in range(1, inner + 1)]
+    names = ["devices of a team" if inner else "devices"]
+    names += ["teams" if inner == 1 else f"nodes of tier {tier}" for tier in range(1, inner + 1)]
+    names = [f"differences between {name}" for name in names]
     rows = [*zip(names[::-1], shares[-2::-1], strict=True), ("noise within a device", shares[-1])]
     table = Table.grid(padding=(0, 2))
     table.add_column()
@@ -74,7 +75,7 @@ def _shares(found: Advice) -> list[RenderableType]:
     table.add_column(justify="right")
     for name, share in rows:
         table.add_row(Text(f"  {name}"), Text("█" * round(_BAR * share) or "▏"), percent(share))
-    return [Text("Where one common model is wrong, it is because of differences", "bold"), table]
+    return [Text("Why one common model errs:", "bold"), table]
 
 
 def _families(found: Advice) -> list[RenderableType]:
@@ -111,7 +112,7 @@ def _choice(choice: Choice, found: Advice) -> list[RenderableType]:
         head,
         _indented(f"{choice.why}{told}"),
         _indented(f"{made.algorithm}, {many(made.rounds, 'round')}: {settings}"),
-        _indented(f"In the table of that run it is the row {made.model}."),
+        _indented(f"Read its accuracy in the row {made.model}."),
     ]
 
 
@@ -147,7 +148,7 @@ def _costs(found: Advice) -> list[RenderableType]:
     table.add_column("  models", overflow="fold")
     table.add_column("link")
     table.add_column("exchanges", justify="right")
-    table.add_column("carried", justify="right")
+    table.add_column("bytes", justify="right")
     for choice in (found.personal, found.team, found.everybody):
         if choice is None:
             continue

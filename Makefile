@@ -21,7 +21,7 @@ KERNEL := setup.py $(wildcard src/palmette/learner/kernel/*.cpp src/palmette/lea
 	touch $@
 
 test: .venv/ready
-	.venv/bin/python -m pytest -q -n 2 --dist loadgroup
+	.venv/bin/python -m pytest -q -n 3 --dist loadgroup
 
 check: .venv/ready
 	.venv/bin/ruff format --check src tests proofs examples

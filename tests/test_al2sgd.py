@@ -216,6 +216,7 @@ def test_unequal_pulls_with_weight_decay_end_where_the_gradient_vanishes() -> No
     np.testing.assert_allclose(slope(population, theta, *UNEQUAL) + 0.4 * theta, 0, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_to_an_error_of_1e_2_it_needs_at_most_half_the_iterations_of_l2gd_at_any_constant_step() -> None:
     population, length = regression("2x3"), 20
     theta = tree_minimiser(population, [0.5, 0.3])[0]

@@ -237,6 +237,7 @@ def test_no_promise_is_made_of_the_bare_learner() -> None:
     assert "fused" not in {figure.engine for figure in FIGURES}
 
 
+@pytest.mark.slow
 def test_a_whole_job_is_the_sum_of_its_parts() -> None:
     made = benchmark([TINY], ["simulator"], [1], timing=Timing(1, 0.0), clock="cpu", whole=(Job("mclr 60-10", 1),))
     (row,) = made.jobs
@@ -252,6 +253,7 @@ def test_a_whole_job_is_the_sum_of_its_parts() -> None:
     assert "| whole job | rounds | seconds | import |" in markdown(made)
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_says_why() -> None:
     with pytest.raises(PalmetteError, match="the job no such failed: KeyError: 'no such'"):
         jobs((Job("no such", 1),), 1, "wall")

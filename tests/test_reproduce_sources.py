@@ -73,6 +73,7 @@ def test_the_single_coin_comes_to_the_exact_solution_of_the_hierarchical_linear_
     assert list(found["exact"])[:4] == ["0/0", "0/1", "0/2", "1/3"]
 
 
+@pytest.mark.slow
 def test_a_smaller_step_makes_a_smaller_ball_within_the_bound() -> None:
     found = coins.noise_balls({"repeats": 1, "measured": 80}, [], 0)
     ball = list(found["ball"].values())
@@ -97,6 +98,7 @@ def test_exchanges_are_those_of_the_proposition() -> None:
     assert np.mean(list(found["before"].values())) > 1.25
 
 
+@pytest.mark.slow
 def test_al2sgd_converges_where_l2gd_stays_in_a_ball_also_with_the_printed_estimator() -> None:
     options = {"iterations": [100, 250], "condition": 10.0}
     found = coins.accelerated(options, ["l2gd", "al2sgd", "al2sgd-printed"], 0)
@@ -105,6 +107,7 @@ def test_al2sgd_converges_where_l2gd_stays_in_a_ball_also_with_the_printed_estim
     assert found["al2sgd-printed"]["250"] < -4
 
 
+@pytest.mark.slow
 def test_al2sgd_needs_far_fewer_iterations() -> None:
     found = coins.iterations_needed({"goal": 1e-2, "exact": 1e-3, "steps": [0.25], "conditions": [10, 40]}, [], 0)
     assert found["part"]["all"] == found["al2sgd"]["all"] / found["l2gd"]["all"] < 0.5

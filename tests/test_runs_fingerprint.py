@@ -270,6 +270,7 @@ def test_what_code_reads_from_outside_is_a_part_of_it(name: str) -> None:
     assert one != other
 
 
+@pytest.mark.slow
 def test_what_code_reads_is_the_same_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(OUTSIDE.format(value=1.0))
     (tmp_path / "through.py").write_text("import mine\ndef loss(output, target): return output * mine.factor\n")

@@ -270,6 +270,7 @@ execute(make_config({config!r}), {out!r})
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_with_its_store_on_disk_resumes_to_the_very_same_bytes(tmp_path: Path) -> None:
     config = {**DIGITS, "rounds": 40, "evaluate_every": 20, "engine": {"store": "disk"}}
     script = SCRIPT.format(config=config, out=str(tmp_path / "cut"))

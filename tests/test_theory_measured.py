@@ -174,6 +174,7 @@ def test_the_bound_of_sfedhp_by_hand() -> None:
     assert found.bound == pytest.approx([25 / overall + ball])
 
 
+@pytest.mark.slow
 def test_sfedhp_whose_devices_hardly_move_stays_under_its_bound() -> None:
     population = one_sample_each([5.0, 5.0, 5.0], [2, 1])
     method = SFedHP(**EXACT, lam_1=2.0, lam_2=2.0, beta=50.0, eta=1e-4, team_steps=1, local_steps=1, alpha=1e-9)

@@ -509,6 +509,7 @@ def test_every_run_of_a_study_is_tracked_under_its_name(tmp_path: Path) -> None:
         assert (run.info.run_name, run.data.tags["palmette.study"]) == (f"my-study/{name}", "my-study")
 
 
+@pytest.mark.slow
 def test_a_process_beside_this_one_tracks_as_well(tmp_path: Path) -> None:
     from palmette.studies.helper import Helper
     from palmette.studies.trials import Trial

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from blocks import ROOT, check_links
+from palmette.algorithms import ALGORITHMS, algorithm
 from palmette.cli.app import app
 
 DOCS = ROOT / "docs"
@@ -27,3 +28,12 @@ def test_the_readme_and_the_page_of_deployment_name_commands_that_exist() -> Non
 )
 def test_what_a_page_points_to_exists(page: str) -> None:
     check_links(ROOT / page)
+
+
+def test_the_readme_counts_the_methods_right() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (every, teams) = re.findall(
+        r"\[(\d+)\]\(docs/reference/settings.md#algorithms\), (\d+) of them with models for teams", text
+    )[0]
+    assert int(every) == len(ALGORITHMS)
+    assert int(teams) == sum("TM" in algorithm(name).models for name in ALGORITHMS)

@@ -398,7 +398,7 @@ def test_open_starts_the_browser_or_says_that_there_is_none(folder: Path, monkey
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["nowhere"], "nowhere is not the folder of a run"),
+        (["nowhere"], "nowhere is not the folder of a run: there is no such folder"),
         (["{permfl}", "{permfl}"], "is named twice"),
         (["{empty}"], "is neither a run nor a study, and there is none in it"),
         (["{permfl}", "--out", "nowhere/page.html"], "there is no folder nowhere"),

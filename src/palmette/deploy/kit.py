@@ -162,7 +162,8 @@ class Kit:
         try:
             told = from_json((folder / NODE).read_bytes(), _MOST)
         except OSError as error:
-            raise BadInput(f"{folder} is no kit of a node: cannot read its {NODE} ({error.strerror})") from None
+            why = f"cannot read its {NODE} ({error.strerror})" if folder.is_dir() else "there is no such folder"
+            raise BadInput(f"{folder} is no kit of a node: {why}") from None
         except (ValueError, BadInput) as error:
             raise BadInput(f"{folder / NODE} is damaged ({error}); make the kit again") from None
         version = told.get("format") if isinstance(told, dict) else None

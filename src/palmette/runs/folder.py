@@ -83,7 +83,8 @@ class Folder(Files):
         """Open the folder of a run that exists; one of another format is refused."""
         folder = Folder(path)
         if not path.is_dir() or not (folder.has(CONFIG) or folder.has(IDENTITY)):
-            raise BadInput(f"{path} is not the folder of a run: there is no {CONFIG} in it")
+            why = f"there is no {CONFIG} in it" if path.is_dir() else "there is no such folder"
+            raise BadInput(f"{path} is not the folder of a run: {why}")
         if folder.unbegun:
             raise BadInput(
                 f"the run in {path} was ended before anything was saved; start it again with "

@@ -6,7 +6,8 @@
 - Blocks of ``python`` share their names. One with a title, as in ``python title="mine.py"``, becomes a file; so do ``toml``
   and ``csv``.
 - A block of ``text`` is what the block above it prints; ``...`` stands for lines that are left out.
-- ``<!-- slow -->`` above a block leaves it to ``make prove-docs``, ``<!-- not run: WHY -->`` to nobody.
+- ``<!-- slow -->`` above a block leaves it to ``make prove-docs``, ``<!-- not run: WHY -->`` to nobody; above ``text`` it
+  says why it is not compared.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def run_page(page: str, *, slow: bool) -> Told:
     printed: str | None = None  # by the block above, if it was run
     for number, block in enumerate(blocks_of(page)):
         if block.left_out or (block.slow and not slow):
-            printed = None
+            printed = printed if block.language == "text" else None
             continue
         if block.language == "text" and printed is not None:
             compare(block.body, printed)
@@ -228,8 +229,8 @@ def compare(told: str, printed: str) -> None:
 
 
 def plain(line: str) -> str:
-    """Return a line without what depends on the width of the terminal."""
-    return re.sub("─+", "─", " ".join(line.split()))
+    """Return a line without what depends on the width of the terminal or on the time of day."""
+    return re.sub("─+", "─", re.sub(r"\d{4}-\d\d-\d\dT[\d:.+]+", "NOW", " ".join(line.split())))
 
 
 def near(told: str, printed: str) -> bool:

@@ -160,6 +160,7 @@ def test_settings_that_do_not_come_to_the_steps_are_refused() -> None:
 # -- as a process ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_demo_at_once_and_says_what_is_kept(tmp_path: Path) -> None:
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(COMMAND, cwd=tmp_path, text=True, **pipes)

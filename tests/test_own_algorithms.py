@@ -402,6 +402,7 @@ def test_parts_of_the_contract_can_be_left_out_by_name() -> None:
         contract(Mine(), leave_out=["nobody_answer"])
 
 
+@pytest.mark.slow
 def test_the_contract_needs_no_pytest() -> None:
     code = "import sys, palmette.testing; sys.exit('pytest' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -197,6 +197,7 @@ def test_modules_beside_a_file_are_found_and_none_is_taken_for_another(here: Pat
         kind_of("a/mine.py")
 
 
+@pytest.mark.slow
 def test_another_process_loads_a_method_by_itself_and_notices_other_code_also_beside_it(here: Path) -> None:
     (here / "my_rule_beside.py").write_text("def rate(lr):\n    return lr\n", encoding="utf-8")
     (here / "other.py").write_text(OTHER, encoding="utf-8")

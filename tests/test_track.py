@@ -542,6 +542,7 @@ def test_a_sweep_is_tracked_too(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("s/runs/**/tensorboard"))) == 3
 
 
+@pytest.mark.slow
 def test_trackers_are_loaded_only_when_they_are_used(tmp_path: Path) -> None:
     code = (
         "import sys, palmette as pm; p = pm.make_population('digits', tree='2x3'); "
